@@ -1,0 +1,1 @@
+"""infctl_daemon: the long-running processes (node daemon, gateway) and the simulated engine."""

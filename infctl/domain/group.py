@@ -1,0 +1,246 @@
+"""The life of a worker group as its owner's daemon drives it: `step(state, event, now) -> (state, effects)`.
+
+    IDLE ──spec──▶ CLAIMING ──claimed──▶ SPAWNING ──▶ LOADING ──▶ CANARY ──▶ PUBLISHING ──▶ READY
+                      ▲                     │            │          │            │            │
+                      │                     └────────────┴──── death, refusal ───┴────────────┤
+                      └── timer ── BACKOFF ◀── all gone ── ENDING ◀───────────────────────────┘
+                                                 │ not wanted any more
+                                                 └──▶ IDLE            too many tries ──▶ FAILED
+
+Kept true, whatever order events come in: generation never falls; an event of another launch changes nothing; an
+endpoint is published only after canary and with every rank alive; a death makes the kill and the fault notice in
+the same step, so neither waits for the other; a store that does not answer kills nothing (R5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from infctl.domain import group_events as ev
+from infctl.domain.group_events import GroupEffect, GroupEvent
+
+STORE_RETRY = 0.5
+
+
+class Phase(StrEnum):
+    IDLE = "idle"
+    CLAIMING = "claiming"
+    SPAWNING = "spawning"
+    LOADING = "loading"
+    CANARY = "canary"
+    PUBLISHING = "publishing"
+    READY = "ready"
+    ENDING = "ending"
+    BACKOFF = "backoff"
+    FAILED = "failed"
+
+
+ALIVE = frozenset({Phase.SPAWNING, Phase.LOADING, Phase.CANARY, Phase.PUBLISHING, Phase.READY})
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How often and how soon a group is started again. Seconds; `attempts` failures within `interval` give up."""
+
+    first_delay: float = 2.0
+    max_delay: float = 60.0
+    attempts: int = 5
+    interval: float = 600.0
+    load_deadline: float = 900.0
+    canary_deadline: float = 60.0
+    kill_deadline: float = 30.0
+
+    def delay(self, failures: int) -> float:
+        """Doubling from `first_delay`; `failures` counts those inside the interval, from 1."""
+        return min(self.max_delay, self.first_delay * 2.0 ** min(max(0, failures - 1), 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group as its owner knows it. `failures` are the moments of recent ends, oldest first."""
+
+    name: str
+    policy: RestartPolicy = RestartPolicy()
+    phase: Phase = Phase.IDLE
+    wanted: str = ""
+    running: str = ""
+    launch: str = ""
+    generation: int = 0
+    leased: bool = False
+    fault_pending: bool = False
+    gone: bool = True
+    end_reason: str = ""
+    failures: tuple[float, ...] = ()
+
+
+Step = tuple[Group, tuple[GroupEffect, ...]]
+
+
+def step(group: Group, event: GroupEvent, now: float) -> Step:
+    """What the group becomes and what is to be done. Total: an event that does not fit changes nothing."""
+    match event:
+        case ev.SpecApplied(digest):
+            return _spec(group, digest)
+        case ev.SpecDeleted(reason):
+            return _unwanted(group, reason)
+        case ev.LeaseHeld():
+            return _lease_held(group)
+        case ev.LeaseEnded():
+            return replace(group, leased=False), ()
+        case ev.LaunchClaimed(launch, generation):
+            if group.phase is not Phase.CLAIMING or generation <= group.generation:
+                return group, ()
+            claimed = replace(
+                group,
+                launch=launch,
+                generation=generation,
+                phase=Phase.SPAWNING,
+                gone=False,
+                running=group.wanted,
+            )
+            return claimed, (
+                ev.SpawnLaunch(launch),
+                ev.SetTimer("load", launch, group.policy.load_deadline),
+                ev.Announce("launch.claimed", launch, f"generation {generation}"),
+            )
+        case ev.TimerFired(name, launch):
+            return _timer(group, name, launch, now)
+        case ev.ClaimRefused(launch, why) if group.phase is Phase.CLAIMING and launch in ("", group.launch):
+            return group, (ev.SetTimer("claim", "", STORE_RETRY), ev.Announce("claim.refused", launch, why))
+        case ev.StoreFailed("ClaimLaunch", _) if group.phase is Phase.CLAIMING:
+            return group, (ev.SetTimer("claim", "", STORE_RETRY),)
+    if event.launch != group.launch or not group.launch:
+        return group, ()
+    return _of_launch(group, event, now)
+
+
+def _of_launch(group: Group, event: GroupEvent, now: float) -> Step:
+    """Events that name the current launch."""
+    launch = group.launch
+    match event:
+        case ev.Spawned() if group.phase is Phase.SPAWNING:
+            return replace(group, phase=Phase.LOADING), (ev.AwaitLoad(launch),)
+        case ev.EngineLoaded(_, ranks) if group.phase is Phase.LOADING:
+            return replace(group, phase=Phase.CANARY), (
+                ev.RunCanary(launch),
+                ev.SetTimer("canary", launch, group.policy.canary_deadline),
+                ev.Announce("engine.loaded", launch, f"{ranks} ranks"),
+            )
+        case ev.CanaryPassed() if group.phase is Phase.CANARY:
+            passed = replace(group, phase=Phase.PUBLISHING)
+            return passed, (ev.PublishEndpoint(launch, group.generation),) if group.leased else ()
+        case ev.EndpointPublished(_, generation) if group.phase is Phase.PUBLISHING and generation == group.generation:
+            return replace(group, phase=Phase.READY), (
+                ev.Announce("endpoint.published", launch, f"generation {generation}"),
+            )
+        case ev.GenerationClaimed(_, generation) if group.phase is Phase.PUBLISHING and generation > group.generation:
+            raised = replace(group, generation=generation)
+            return raised, (ev.PublishEndpoint(launch, generation),) if group.leased else ()
+        case ev.ClaimRefused(_, why) if group.phase in ALIVE:
+            return _end(group, now, "refused", why)
+        case ev.StoreFailed("PublishEndpoint" | "ClaimGeneration", _) if group.phase is Phase.PUBLISHING:
+            return group, (ev.SetTimer("publish", launch, STORE_RETRY),)
+        case ev.StoreFailed("WriteFault", _) if group.fault_pending:
+            return group, (ev.SetTimer("fault", launch, STORE_RETRY),)
+        case ev.SpawnFailed(_, why) if group.phase in ALIVE:
+            return _end(group, now, "spawn-failed", why)
+        case ev.CanaryFailed(_, why) if group.phase is Phase.CANARY:
+            return _end(group, now, "canary-failed", why)
+        case ev.ProcessExited(_, pid, title, status) if group.phase in ALIVE:
+            evidence = f"{title} (pid {pid}) ended" + (f": {status}" if status else "")
+            return _end(group, now, "process-exited", evidence)
+        case ev.HangConfirmed(_, evidence) if group.phase in ALIVE:
+            return _end(group, now, "hang", evidence)
+        case ev.FaultSeen(_, reason) if group.phase in ALIVE:
+            ended, effects = _end(group, now, reason, "fault notice by another member")
+            # the notice is there already: only the kill is ours
+            return replace(ended, fault_pending=False), tuple(e for e in effects if not isinstance(e, ev.WriteFault))
+        case ev.FaultWritten() if group.fault_pending:
+            return _settle(replace(group, fault_pending=False), now)
+        case ev.LaunchGone() if group.phase is Phase.ENDING and not group.gone:
+            return _settle(replace(group, gone=True), now)
+    return group, ()
+
+
+def _spec(group: Group, digest: str) -> Step:
+    wanted = replace(group, wanted=digest)
+    if digest and group.phase in (Phase.IDLE, Phase.FAILED) and (digest != group.wanted or group.phase is Phase.IDLE):
+        return _claim(replace(wanted, failures=()))
+    return wanted, ()
+
+
+def _unwanted(group: Group, reason: str) -> Step:
+    unwanted = replace(group, wanted="")
+    if group.phase in ALIVE:
+        ending = replace(unwanted, phase=Phase.ENDING, end_reason=reason, fault_pending=True)
+        return ending, (
+            ev.StopLaunch(group.launch, group.policy.kill_deadline),
+            ev.WriteFault(group.launch, reason, "planned"),
+            ev.Announce("group.stopping", group.launch, reason),
+        )
+    if group.phase is Phase.ENDING:
+        return unwanted, ()
+    return replace(unwanted, phase=Phase.IDLE), ()
+
+
+def _lease_held(group: Group) -> Step:
+    held = replace(group, leased=True)
+    if group.phase is Phase.CLAIMING and not group.leased:
+        return held, (ev.ClaimLaunch(group.generation),)
+    if group.phase is Phase.PUBLISHING and not group.leased:
+        return held, (ev.PublishEndpoint(group.launch, group.generation),)
+    if group.phase is Phase.READY and not group.leased:
+        # the old lease took the endpoint with it; the launch itself never stopped (R7)
+        return replace(held, phase=Phase.PUBLISHING), (ev.ClaimGeneration(group.launch, group.generation),)
+    return held, ()
+
+
+def _claim(group: Group) -> Step:
+    claiming = replace(group, phase=Phase.CLAIMING)
+    return claiming, (ev.ClaimLaunch(group.generation),) if group.leased else ()
+
+
+def _end(group: Group, now: float, reason: str, evidence: str) -> Step:
+    """The launch is over: kill and notice in one step."""
+    recent = tuple(t for t in group.failures if now - t < group.policy.interval)
+    ending = replace(
+        group, phase=Phase.ENDING, fault_pending=True, gone=False, end_reason=reason, failures=(*recent, now)
+    )
+    return ending, (
+        ev.KillLaunch(group.launch, reason),
+        ev.WriteFault(group.launch, reason, evidence),
+        ev.Announce("launch.failed", group.launch, f"{reason}: {evidence}"),
+    )
+
+
+def _settle(group: Group, now: float) -> Step:
+    """The launch is gone and its notice is written: start again, wait, or give up."""
+    if group.phase is not Phase.ENDING or not group.gone or group.fault_pending:
+        return group, ()
+    if not group.wanted:
+        return replace(group, phase=Phase.IDLE), (ev.Announce("group.stopped", group.launch, group.end_reason),)
+    count = len(group.failures)
+    if count > group.policy.attempts:
+        return replace(group, phase=Phase.FAILED), (
+            ev.Announce("group.failed", group.launch, f"{count} ends within {group.policy.interval:g} s"),
+        )
+    return replace(group, phase=Phase.BACKOFF), (ev.SetTimer("relaunch", "", group.policy.delay(count)),)
+
+
+def _timer(group: Group, name: str, launch: str, now: float) -> Step:
+    if name == "relaunch" and group.phase is Phase.BACKOFF:
+        return _claim(group) if group.wanted else (replace(group, phase=Phase.IDLE), ())
+    if name == "claim" and group.phase is Phase.CLAIMING and group.leased:
+        return group, (ev.ClaimLaunch(group.generation),)
+    if not launch or launch != group.launch:
+        return group, ()
+    if name == "load" and group.phase in (Phase.SPAWNING, Phase.LOADING):
+        return _end(group, now, "load-timeout", f"not loaded after {group.policy.load_deadline:g} s")
+    if name == "canary" and group.phase is Phase.CANARY:
+        return _end(group, now, "canary-failed", f"no answer within {group.policy.canary_deadline:g} s")
+    if name == "publish" and group.phase is Phase.PUBLISHING and group.leased:
+        return group, (ev.PublishEndpoint(launch, group.generation),)
+    if name == "fault" and group.fault_pending:
+        return group, (ev.WriteFault(launch, group.end_reason, "retried"),)
+    return group, ()

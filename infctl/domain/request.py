@@ -1,0 +1,251 @@
+"""The life of one request in the gateway that owns it: `step(state, event, now) -> (state, effects)`.
+
+    ADMITTED ─▶ PREFILLING ─▶ (TRANSFERRING ─▶) DECODING ─▶ COMPLETED
+        any running state ─▶ MIGRATING ─▶ PREFILLING      a worker was lost; the attempt rises
+                          ─▶ CANCELLING ─▶ CANCELLED      a cancel beats a migration in flight
+                          ─▶ FAILED                       honest end with a typed error
+    DETACHED stands beside the running states: no reader is left, the grace runs.
+
+Kept true, whatever order events come in (R3): term and attempt never fall; at most one attempt is live; a frame of
+another epoch or launch is dropped; tokens are delivered once each and in order; a terminal state never leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from infctl.domain import request_events as ev
+from infctl.domain.ids import Epoch
+from infctl.domain.request_events import Break, ErrorType, RequestEffect, RequestEvent
+
+RETRY_FIRST = 0.05
+RETRY_MOST = 1.0
+ABORT_WAIT = 2.0
+
+
+class Phase(StrEnum):
+    ADMITTED = "ADMITTED"
+    PREFILLING = "PREFILLING"
+    TRANSFERRING = "TRANSFERRING"
+    DECODING = "DECODING"
+    MIGRATING = "MIGRATING"
+    CANCELLING = "CANCELLING"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+
+
+TERMINAL = frozenset({Phase.COMPLETED, Phase.CANCELLED, Phase.FAILED})
+ON_WORKER = frozenset({Phase.PREFILLING, Phase.TRANSFERRING, Phase.DECODING})
+RUNNING = ON_WORKER | {Phase.ADMITTED, Phase.MIGRATING}
+
+# breaks that say something about the request, not about the worker
+_NOT_THE_WORKER = frozenset({Break.ERROR_FRAME})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. `committed` counts the tokens that belong to the stream for ever.
+
+    `launch` names the live attempt's worker, "" while there is none. `excluded` are launches that failed since
+    the last token. `patience` bounds the search for a replacement (seconds).
+    """
+
+    id: str
+    deadline: float
+    replayable: bool = True
+    migration_limit: int = 3
+    grace: float = 0.0
+    patience: float = 30.0
+    phase: Phase = Phase.ADMITTED
+    epoch: Epoch = Epoch(1, 0)
+    launch: str = ""
+    committed: int = 0
+    migrations: int = 0
+    excluded: tuple[str, ...] = ()
+    readers: int = 1
+    detached: bool = False
+    searching_since: float = 0.0
+    retries: int = 0
+    owned: bool = True
+
+
+Step = tuple[Request, tuple[RequestEffect, ...]]
+
+
+def step(request: Request, event: RequestEvent, now: float) -> Step:
+    """What the request becomes and what is to be done. Total: an event that does not fit changes nothing."""
+    if type(event) is ev.TokensArrived:
+        return _tokens(request, event, now)
+    match event:
+        case ev.TermSeen(term):
+            return _term(request, term)
+        case ev.ReaderJoined():
+            if request.phase in TERMINAL:
+                return request, ()
+            return replace(request, readers=request.readers + 1, detached=False), ()
+    if request.phase in TERMINAL:
+        return request, ()
+    match event:
+        case ev.Started() if request.phase is Phase.ADMITTED and request.epoch.attempt == 0:
+            epoch = Epoch(request.epoch.term, 1)
+            started = replace(request, epoch=epoch, searching_since=now)
+            return started, (
+                ev.SetTimer("deadline", epoch, max(0.0, request.deadline - now)),
+                ev.Dispatch(epoch, 0, (), recovering=False),
+            )
+        case ev.WorkerChosen(epoch, launch, _, split) if _searching(request, epoch):
+            phase = Phase.TRANSFERRING if split else Phase.PREFILLING
+            return replace(request, phase=phase, launch=launch), (ev.Record(),)
+        case ev.TransferDone(epoch, launch) if request.phase is Phase.TRANSFERRING and _live(request, epoch, launch):
+            return replace(request, phase=Phase.PREFILLING), ()
+        case ev.NothingLeft(epoch, reason) if _searching(request, epoch):
+            return _complete(request, reason)
+        case ev.NoWorker(epoch, error, message) if _searching(request, epoch):
+            return _no_worker(request, error, message, now)
+        case ev.AttemptFinished(epoch, launch, reason, total) if _live(request, epoch, launch):
+            if total != request.committed:
+                return _migrate(request, Break.GAP, f"finished at {total}, committed {request.committed}", now)
+            return _complete(request, reason)
+        case ev.AttemptBroken(epoch, launch, kind, why) if _live(request, epoch, launch):
+            if kind in _NOT_THE_WORKER:
+                return _fail(request, ErrorType.INVALID_REQUEST, why)
+            return _migrate(request, kind, why, now)
+        case ev.LaunchLost(launch, kind, why) if request.phase in ON_WORKER and launch == request.launch:
+            return _migrate(request, kind, why, now)
+        case ev.ReaderLeft():
+            return _reader_left(request)
+        case ev.CancelRequested(by):
+            return _cancel(request, by)
+        case ev.AbortSettled(epoch) if request.phase is Phase.CANCELLING and epoch == request.epoch:
+            return replace(request, phase=Phase.CANCELLED, launch=""), (ev.Record(),)
+        case ev.TimerFired(name, epoch):
+            return _timer(request, name, epoch, now)
+    return request, ()
+
+
+def _live(request: Request, epoch: Epoch, launch: str) -> bool:
+    return request.phase in ON_WORKER and epoch == request.epoch and launch == request.launch
+
+
+def _searching(request: Request, epoch: Epoch) -> bool:
+    return request.phase in (Phase.ADMITTED, Phase.MIGRATING) and epoch == request.epoch and not request.launch
+
+
+def _tokens(request: Request, event: ev.TokensArrived, now: float) -> Step:
+    """The frame path. Runs for every token: no allocation beyond the new state and one effect."""
+    if event.epoch != request.epoch or event.launch != request.launch or request.phase not in ON_WORKER:
+        return request, (ev.Drop("stale", event.count),)
+    committed = request.committed
+    skip = committed - event.start
+    if skip < 0:
+        return _migrate(request, Break.GAP, f"token {event.start} came after {committed}", now)
+    fresh = event.count - skip
+    if fresh <= 0:
+        return request, (ev.Drop("known", event.count),) if event.count else ()
+    moved = replace(request, phase=Phase.DECODING, committed=committed + fresh, excluded=(), retries=0)
+    return moved, (ev.Deliver(skip, fresh),)
+
+
+def _migrate(request: Request, kind: Break, why: str, now: float) -> Step:
+    lost = request.launch
+    if request.committed and not request.replayable:
+        failed, effects = _fail(request, ErrorType.NOT_RECOVERABLE, f"the worker was lost ({kind}): {why}")
+        return failed, effects
+    if request.migrations >= request.migration_limit:
+        return _fail(request, ErrorType.UNAVAILABLE, f"moved {request.migrations} times, then {kind}: {why}")
+    epoch = Epoch(request.epoch.term, request.epoch.attempt + 1)
+    excluded = (*request.excluded, lost)
+    moving = replace(
+        request,
+        phase=Phase.MIGRATING,
+        epoch=epoch,
+        launch="",
+        migrations=request.migrations + 1,
+        excluded=excluded,
+        searching_since=now,
+        retries=0,
+    )
+    return moving, (
+        ev.Dispatch(epoch, request.committed, excluded, recovering=True),
+        ev.AbortAttempt(request.epoch, lost),
+        ev.Record(),
+        ev.Announce("stream.migrating", lost, f"{kind} at token {request.committed}: {why}"),
+    )
+
+
+def _no_worker(request: Request, error: ErrorType, message: str, now: float) -> Step:
+    if request.phase is Phase.ADMITTED:
+        return _fail(request, error, message)
+    if now - request.searching_since >= request.patience:
+        return _fail(request, ErrorType.UNAVAILABLE, f"no replacement within {request.patience:g} s: {message}")
+    delay = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(request.retries, 10))
+    return replace(request, retries=request.retries + 1), (ev.SetTimer("retry", request.epoch, delay),)
+
+
+def _complete(request: Request, reason: str) -> Step:
+    return replace(request, phase=Phase.COMPLETED, launch=""), (ev.Finish(reason), ev.Record())
+
+
+def _fail(request: Request, error: ErrorType, message: str) -> Step:
+    effects: tuple[RequestEffect, ...] = (
+        ev.Fail(error, message),
+        ev.Record(),
+        ev.Announce("stream.failed", request.launch, f"{error}: {message}"),
+    )
+    if request.launch:
+        effects = (ev.AbortAttempt(request.epoch, request.launch), *effects)
+    return replace(request, phase=Phase.FAILED, launch=""), effects
+
+
+def _cancel(request: Request, by: str) -> Step:
+    if request.phase is Phase.CANCELLING:
+        return request, ()
+    epoch = Epoch(request.epoch.term, request.epoch.attempt + 1)
+    cancelling = replace(request, phase=Phase.CANCELLING, epoch=epoch, launch="")
+    effects: tuple[RequestEffect, ...] = (
+        ev.Fail(ErrorType.CANCELLED, f"cancelled by {by}"),
+        ev.Record(),
+        ev.SetTimer("abort", epoch, ABORT_WAIT),
+        ev.Announce("stream.cancelled", request.launch, f"by {by} at token {request.committed}"),
+    )
+    if request.launch:
+        effects = (ev.AbortAttempt(request.epoch, request.launch), *effects)
+    return cancelling, effects
+
+
+def _reader_left(request: Request) -> Step:
+    left = replace(request, readers=max(0, request.readers - 1))
+    if left.readers or left.phase is Phase.CANCELLING:
+        return left, ()
+    if left.grace <= 0:
+        return _cancel(left, "client (gone)")
+    return replace(left, detached=True), (ev.SetTimer("grace", left.epoch, left.grace), ev.Record())
+
+
+def _timer(request: Request, name: str, epoch: Epoch, now: float) -> Step:
+    if name == "deadline":
+        return _fail(request, ErrorType.DEADLINE, "the request's deadline passed")
+    if name == "grace" and request.detached and request.readers == 0:
+        return _cancel(request, "grace")
+    if epoch != request.epoch:
+        return request, ()
+    if name == "retry" and request.phase is Phase.MIGRATING and not request.launch:
+        # a full round failed: launches that were refused before may be back
+        excluded = request.excluded if request.retries <= 1 else request.excluded[-1:]
+        return request, (ev.Dispatch(request.epoch, request.committed, excluded, recovering=True),)
+    if name == "abort" and request.phase is Phase.CANCELLING:
+        return replace(request, phase=Phase.CANCELLED), (ev.Record(),)
+    return request, ()
+
+
+def _term(request: Request, term: int) -> Step:
+    """A higher term in the store: this gateway is no longer the owner and says nothing more (R3)."""
+    if term <= request.epoch.term or request.phase in TERMINAL:
+        return request, ()
+    taken = replace(request, phase=Phase.FAILED, epoch=Epoch(term, 0), launch="", owned=False)
+    effects: tuple[RequestEffect, ...] = (ev.Silence(),)
+    if request.launch:
+        effects = (ev.AbortAttempt(request.epoch, request.launch), *effects)
+    return taken, effects

@@ -1,0 +1,245 @@
+"""What the values under `store.keys` hold. Field names are the ones in etcd (snake_case); times are RFC 3339 UTC.
+
+Durations are seconds unless the name ends in `_ms`. Adding a field with a default is compatible; anything else
+raises `v`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from infctl.store.codec import Record
+
+
+class NodeLease(Record, frozen=True, kw_only=True):
+    """`nodes/<node>/lease`, leased by the daemon."""
+
+    node: str
+    boot_id: str
+    incarnation: str
+    address: str = ""
+    version: str = ""
+    started_at: str = ""
+
+
+class NodeStatus(Record, frozen=True, kw_only=True):
+    """`nodes/<node>/status`, durable."""
+
+    node: str
+    cpus: int = 0
+    memory_bytes: int = 0
+    groups: list[str] = msgspec.field(default_factory=list)
+    conditions: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    updated_at: str = ""
+
+
+class NodeSpec(Record, frozen=True, kw_only=True):
+    """`nodes/<node>/spec`, durable, written by infctl."""
+
+    cordoned: bool = False
+    reason: str = ""
+    actor: str = ""
+
+
+class PoolSpec(Record, frozen=True, kw_only=True):
+    """`pools/<p>/spec`: `model` is the name clients ask for."""
+
+    name: str
+    model: str
+    min_ready: int = 1
+    canary_prompt: str = "The quick brown fox jumps over"
+    canary_tokens: int = 8
+
+
+class KnownAnswer(Record, frozen=True, kw_only=True):
+    """`pools/<p>/answer`: what the canary must give, for one model revision."""
+
+    revision: str
+    input_ids: list[int]
+    output_ids: list[int]
+    recorded_by: str = ""
+    recorded_at: str = ""
+
+
+class Restart(msgspec.Struct, frozen=True, kw_only=True):
+    first_delay: float = 2.0
+    max_delay: float = 60.0
+    attempts: int = 5
+    interval: float = 600.0
+    load_deadline: float = 900.0
+    canary_deadline: float = 60.0
+
+
+class GroupSpec(Record, frozen=True, kw_only=True):
+    """`groups/<g>/spec`: one worker group. `engine` is "sglang" or "sim"; `python` the interpreter that has it."""
+
+    name: str
+    pool: str
+    node: str
+    engine: str = "sglang"
+    python: str = ""
+    model_path: str
+    tokenizer: str = ""
+    revision: str = ""
+    tp: int = 1
+    max_running: int
+    max_queued: int
+    context_length: int = 0
+    deterministic: bool = False
+    port: int = 0
+    engine_args: list[str] = msgspec.field(default_factory=list)
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    restart: Restart = msgspec.field(default_factory=Restart)
+
+
+class Generation(Record, frozen=True, kw_only=True):
+    """`groups/<g>/generation`: the highest generation ever and the launch it registers. Never deleted (R1)."""
+
+    generation: int
+    launch: str
+    owner: str = ""
+    at: str = ""
+
+
+class LaunchRecord(Record, frozen=True, kw_only=True):
+    """`groups/<g>/launches/<launch>`."""
+
+    launch: str
+    group: str
+    node: str
+    tp: int = 1
+    started_at: str = ""
+    ended_at: str = ""
+    ended_by: str = ""
+    ended_why: str = ""
+
+
+class GroupStatus(Record, frozen=True, kw_only=True):
+    """`groups/<g>/status`: the owner's last word on its group."""
+
+    group: str
+    node: str
+    phase: str
+    generation: int = 0
+    launch: str = ""
+    pid: int = 0
+    processes: int = 0
+    restarts: int = 0
+    reason: str = ""
+    message: str = ""
+    spec_revision: int = 0
+    updated_at: str = ""
+
+
+class EndpointRecord(Record, frozen=True, kw_only=True):
+    """`endpoints/<g>`, leased and written by the owner only."""
+
+    group: str
+    pool: str
+    node: str
+    generation: int
+    launch: str
+    url: str
+    model: str
+    revision: str
+    tokenizer: str
+    tokenizer_digest: str
+    context_length: int
+    vocab_size: int
+    eos_ids: list[int] = msgspec.field(default_factory=list)
+    max_running: int
+    max_queued: int
+    state: str = "ready"
+    deterministic: bool = False
+    published_at: str = ""
+
+
+class Secret(Record, frozen=True, kw_only=True):
+    """`secrets/<g>`: the key of one launch's engine."""
+
+    launch: str
+    api_key: str
+
+
+class FaultNotice(Record, frozen=True, kw_only=True):
+    """`faults/<g>/<launch>`: this launch is over; its streams move at once. `at_ms` is epoch milliseconds."""
+
+    fault_id: str
+    group: str
+    launch: str
+    generation: int
+    reason: str
+    evidence: str = ""
+    by: str = ""
+    at: str = ""
+    at_ms: float = 0.0
+
+
+class Suspicion(Record, frozen=True, kw_only=True):
+    """`suspicions/<g>/<launch>/<gw>`: what a gateway saw on the data path."""
+
+    group: str
+    launch: str
+    gateway: str
+    kind: str
+    why: str = ""
+    at: str = ""
+
+
+class GatewayRecord(Record, frozen=True, kw_only=True):
+    """`gateways/<gw>`, leased; refreshed every 2 s."""
+
+    gateway: str
+    incarnation: str
+    url: str
+    peer: str = ""
+    version: str = ""
+    streams: int = 0
+    queued: int = 0
+    snapshot_revision: int = 0
+    snapshot_age_ms: float = 0.0
+    started_at: str = ""
+    updated_at: str = ""
+    stats: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class StreamRecord(Record, frozen=True, kw_only=True):
+    """`streams/<id>`: written at admission, at each change of epoch and at the end. `chain` is [(term, upto)]."""
+
+    stream: str
+    owner: str
+    term: int
+    attempt: int
+    state: str
+    model: str = ""
+    contract: str = ""
+    contract_reason: str = ""
+    rid: str = ""
+    group: str = ""
+    launch: str = ""
+    prompt_tokens: int = 0
+    committed: int = 0
+    migrations: int = 0
+    replayed_tokens: int = 0
+    finish_reason: str = ""
+    error: str = ""
+    detached: bool = False
+    chain: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    started_at: str = ""
+    updated_at: str = ""
+    deadline_at: str = ""
+
+
+class EventRecord(Record, frozen=True, kw_only=True):
+    """`events/<id>`: what happened, to whom, why and by whom. `subject` is an address such as `group/a`."""
+
+    at: str
+    kind: str
+    subject: str
+    actor: str
+    reason: str = ""
+    fault_id: str = ""
+    message: str = ""
+    fields: dict[str, Any] = msgspec.field(default_factory=dict)
