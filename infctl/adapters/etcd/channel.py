@@ -1,0 +1,132 @@
+"""Connections to the members: one lazy channel for each, sticky, rotated by whoever finds the current one bad.
+
+Keeps true: a member that comes back is reconnected within about half a second, whatever other clients of this process
+went through (gRPC's defaults: up to two minutes, and shared); traffic to etcd never goes through an HTTP proxy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from infctl.adapters.etcd.messages import RPCS, message
+from infctl.domain.errors import ConfigError
+
+# A stream or call with it fails within 5 s on a member without quorum, instead of looking healthy for ever.
+REQUIRE_LEADER = (("hasleader", "true"),)
+
+_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    # this one is the time a connection attempt may take; under 1 s a far or busy TLS member is never reached
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    # finds a connection that a firewall dropped; etcd answers pings under 5 s with GOAWAY
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of mutual TLS; the certificate's CN is the user, so there is no token that could expire."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    server_name: str = ""
+
+    def credentials(self) -> Any:
+        """Read anew for each channel, so that renewed files are picked up by the next one."""
+        try:
+            ca, key, cert = (p.read_bytes() if p else None for p in (self.ca, self.key, self.cert))
+        except OSError as error:
+            raise ConfigError(f"cannot read a TLS file for etcd: {error}") from error
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+class Member:
+    """One endpoint and its channel, made at the first call (in the loop that uses it)."""
+
+    def __init__(self, endpoint: str, tls: TlsFiles | None) -> None:
+        scheme, _, rest = endpoint.partition("://")
+        if not rest:
+            scheme, rest = ("http" if tls is None or endpoint.startswith("unix:") else "https"), endpoint
+        if scheme not in ("http", "https") or not rest.strip("/"):
+            raise ConfigError(f"not an etcd endpoint: {endpoint!r}", hint="host:port, http(s)://host:port, unix:/path")
+        self.target = rest if rest.startswith("unix:") else rest.rstrip("/")
+        self._tls = (tls or TlsFiles()) if scheme == "https" else None
+        self._channel: Any = None
+        self._stubs: dict[str, Any] = {}
+
+    def _stub(self, rpc: str) -> Any:
+        if rpc not in self._stubs:
+            if self._channel is None:
+                self._channel = self._open()
+            path, request, response = RPCS[rpc]
+            kind = self._channel.stream_stream if rpc in ("Watch", "LeaseKeepAlive") else self._channel.unary_unary
+            self._stubs[rpc] = kind(
+                path,
+                request_serializer=message(request).SerializeToString,
+                response_deserializer=message(response).FromString,
+            )
+        return self._stubs[rpc]
+
+    def _open(self) -> Any:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(self.target, options=_OPTIONS)
+        options = list(_OPTIONS)
+        if self._tls.server_name:
+            options.append(("grpc.ssl_target_name_override", self._tls.server_name))  # type: ignore[arg-type]
+        return grpc.aio.secure_channel(self.target, self._tls.credentials(), options=options)
+
+    async def unary(self, rpc: str, request: Any, timeout: float, *, require_leader: bool = True) -> Any:
+        """One call. Raises grpc.aio.AioRpcError."""
+        metadata = REQUIRE_LEADER if require_leader else ()
+        return await self._stub(rpc)(request, timeout=timeout, metadata=metadata)
+
+    def stream(self, rpc: str, requests: AsyncIterator[Any], timeout: float | None = None) -> Any:
+        """A two-way stream fed from an iterator: gRPC writes it, so a dead stream shows only where we read."""
+        return self._stub(rpc)(requests, timeout=timeout, metadata=REQUIRE_LEADER)
+
+    async def close(self) -> None:
+        channel, self._channel = self._channel, None
+        self._stubs.clear()
+        if channel is not None:
+            await channel.close()
+
+
+class Members:
+    """All endpoints. Everyone uses the current one until somebody saw it fail."""
+
+    def __init__(self, endpoints: Sequence[str], tls: TlsFiles | None) -> None:
+        if not endpoints:
+            raise ConfigError("no etcd endpoint given", hint="--endpoints, INFCTL_ENDPOINTS or a context")
+        self._all = [Member(e, tls) for e in endpoints]
+        self._at = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Any:
+        return iter(self._all)
+
+    @property
+    def current(self) -> Member:
+        return self._all[self._at]
+
+    def rotate(self, failed: Member) -> None:
+        """Leave `failed`, unless somebody else already did: ten calls that fail together move on only once."""
+        if self.current is failed:
+            self._at = (self._at + 1) % len(self._all)
+
+    async def close(self) -> None:
+        for member in self._all:
+            await member.close()
