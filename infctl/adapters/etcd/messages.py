@@ -3,9 +3,10 @@
 Keeps true: importing this file registers nothing in protobuf's global pool, so it lives next to any other etcd
 client and under any protobuf runtime. There is no generated code, hence no generator version to match.
 
-Field numbers are etcd's public protocol. Fields that we never read are left out; protobuf skips them. The schema is
-proto2 although etcd's is proto3: the bytes are the same, and in proto2 a field that was set is sent even where it is
-zero, which is what the members of etcd's `oneof`s need. Enums are plain int32, which is their wire form.
+Field numbers are etcd's public protocol. Fields that we never read are left out; protobuf skips them. Enums are plain
+int32, which is their wire form. A zero or empty field must not be sent: etcd takes an empty `range_end` that *is* on
+the wire for "every key from here on" (measured on 3.4.23 with a read-only transaction). proto3 drops them; only the
+operands of a comparison are marked `?`, since a member of etcd's `oneof` counts even where it is zero.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _SCALARS = {
     "uint64": FieldDescriptorProto.TYPE_UINT64,
 }
 
-# "name=number type"; the type is a scalar or another message of the table, with * where it is repeated
+# "name=number type"; the type is a scalar or another message of the table, with * where it is
+# repeated and ? where its presence matters
 _SCHEMA: dict[str, str] = {
     "KeyValue": "key=1 bytes, create_revision=2 int64, mod_revision=3 int64, version=4 int64, value=5 bytes, "
     "lease=6 int64",
@@ -42,8 +44,8 @@ _SCHEMA: dict[str, str] = {
     "DeleteRangeResponse": "header=1 Header, deleted=2 int64, prev_kvs=3 KeyValue*",
     "RequestOp": "range=1 RangeRequest, put=2 PutRequest, delete=3 DeleteRangeRequest",
     "ResponseOp": "range=1 RangeResponse, put=2 PutResponse, delete=3 DeleteRangeResponse",
-    "Compare": "result=1 int32, target=2 int32, key=3 bytes, version=4 int64, create_revision=5 int64, "
-    "mod_revision=6 int64, value=7 bytes, lease=8 int64, range_end=64 bytes",
+    "Compare": "result=1 int32, target=2 int32, key=3 bytes, version=4 int64?, create_revision=5 int64?, "
+    "mod_revision=6 int64?, value=7 bytes?, lease=8 int64?, range_end=64 bytes",
     "TxnRequest": "compare=1 Compare*, success=2 RequestOp*, failure=3 RequestOp*",
     "TxnResponse": "header=1 Header, succeeded=2 bool, responses=3 ResponseOp*",
     "CompactionRequest": "revision=1 int64, physical=2 bool",
@@ -77,15 +79,19 @@ _SCHEMA: dict[str, str] = {
 
 
 def _build() -> dict[str, Any]:
-    file = FileDescriptorProto(name="infctl/etcd.proto", package=_PACKAGE, syntax="proto2")
+    file = FileDescriptorProto(name="infctl/etcd.proto", package=_PACKAGE, syntax="proto3")
     for message_name, fields in _SCHEMA.items():
         message = file.message_type.add(name=message_name)
         for field in filter(None, fields.split(", ")):
             name, rest = field.split("=")
             number, kind = rest.split(" ")
-            repeated, kind = kind.endswith("*"), kind.rstrip("*")
+            repeated, present, kind = kind.endswith("*"), kind.endswith("?"), kind.rstrip("*?")
             label = FieldDescriptorProto.LABEL_REPEATED if repeated else FieldDescriptorProto.LABEL_OPTIONAL
             added = message.field.add(name=name, number=int(number), label=label)
+            if present:
+                added.proto3_optional = True
+                added.oneof_index = len(message.oneof_decl)
+                message.oneof_decl.add(name=f"_{name}")
             if kind in _SCALARS:
                 added.type = _SCALARS[kind]
             else:
