@@ -22,6 +22,8 @@ from infctl.domain.request_events import Break, ErrorType, RequestEffect, Reques
 RETRY_FIRST = 0.05
 RETRY_MOST = 1.0
 ABORT_WAIT = 2.0
+# a launch that failed us but lives is asked again after this long; a dead one has left the routing table by then
+REPRIEVE = 5.0
 
 
 class Phase(StrEnum):
@@ -49,7 +51,8 @@ class Request:
     """One request. `committed` counts the tokens that belong to the stream for ever.
 
     `launch` names the live attempt's worker, "" while there is none. `excluded` are launches that failed since
-    the last token. `patience` bounds the search for a replacement (seconds).
+    the last token. `patience` bounds the search for a replacement (seconds); `waiting`: no dispatch is under way, the
+    retry timer runs. `grace_until` is when a stream without readers is cancelled.
     """
 
     id: str
@@ -68,6 +71,8 @@ class Request:
     detached: bool = False
     searching_since: float = 0.0
     retries: int = 0
+    waiting: bool = False
+    grace_until: float = 0.0
     owned: bool = True
 
 
@@ -84,7 +89,13 @@ def step(request: Request, event: RequestEvent, now: float) -> Step:
         case ev.ReaderJoined():
             if request.phase in TERMINAL:
                 return request, ()
-            return replace(request, readers=request.readers + 1, detached=False), ()
+            joined = replace(request, readers=request.readers + 1, detached=False)
+            return joined, (ev.Record(),) if request.detached else ()
+        case ev.WorkerChosen(epoch, launch) if not _searching(request, epoch):
+            if _live(request, epoch, launch):
+                return request, ()
+            # sent before a cancel, a deadline or another owner was known: nobody waits for it any more
+            return request, (ev.AbortAttempt(epoch, launch),)
     if request.phase in TERMINAL:
         return request, ()
     match event:
@@ -93,9 +104,12 @@ def step(request: Request, event: RequestEvent, now: float) -> Step:
             started = replace(request, epoch=epoch, searching_since=now)
             return started, (
                 ev.SetTimer("deadline", epoch, max(0.0, request.deadline - now)),
-                ev.Dispatch(epoch, 0, (), recovering=False),
+                ev.Dispatch(epoch, request.committed, (), recovering=False),
             )
-        case ev.WorkerChosen(epoch, launch, _, split) if _searching(request, epoch):
+        case ev.WorkerChosen(_, launch, _, split):
+            if launch in request.excluded:
+                chosen = replace(request, phase=Phase.PREFILLING, launch=launch)
+                return _migrate(chosen, Break.FAULT, "the worker was lost while it was chosen", now)
             phase = Phase.TRANSFERRING if split else Phase.PREFILLING
             return replace(request, phase=phase, launch=launch), (ev.Record(),)
         case ev.TransferDone(epoch, launch) if request.phase is Phase.TRANSFERRING and _live(request, epoch, launch):
@@ -114,8 +128,12 @@ def step(request: Request, event: RequestEvent, now: float) -> Step:
             return _migrate(request, kind, why, now)
         case ev.LaunchLost(launch, kind, why) if request.phase in ON_WORKER and launch == request.launch:
             return _migrate(request, kind, why, now)
+        case ev.LaunchLost(launch) if request.phase in RUNNING and not request.launch:
+            if launch in request.excluded:
+                return request, ()
+            return replace(request, excluded=(launch, *request.excluded)), ()
         case ev.ReaderLeft():
-            return _reader_left(request)
+            return _reader_left(request, now)
         case ev.CancelRequested(by):
             return _cancel(request, by)
         case ev.AbortSettled(epoch) if request.phase is Phase.CANCELLING and epoch == request.epoch:
@@ -130,7 +148,9 @@ def _live(request: Request, epoch: Epoch, launch: str) -> bool:
 
 
 def _searching(request: Request, epoch: Epoch) -> bool:
-    return request.phase in (Phase.ADMITTED, Phase.MIGRATING) and epoch == request.epoch and not request.launch
+    """A dispatch of this epoch is under way."""
+    searching = request.phase in (Phase.ADMITTED, Phase.MIGRATING) and epoch.attempt > 0
+    return searching and epoch == request.epoch and not request.waiting
 
 
 def _tokens(request: Request, event: ev.TokensArrived, now: float) -> Step:
@@ -145,7 +165,17 @@ def _tokens(request: Request, event: ev.TokensArrived, now: float) -> Step:
     if fresh <= 0:
         return request, (ev.Drop("known", event.count),) if event.count else ()
     moved = replace(request, phase=Phase.DECODING, committed=committed + fresh, excluded=(), retries=0)
+    if request.phase is not Phase.DECODING:
+        return moved, (ev.Deliver(skip, fresh), *_first_token(request))
     return moved, (ev.Deliver(skip, fresh),)
+
+
+def _first_token(request: Request) -> tuple[RequestEffect, ...]:
+    """Once for each attempt that speaks: the store learns of it, and people of a stream that goes on."""
+    if not request.migrations:
+        return (ev.Record(),)
+    message = f"attempt {request.epoch.attempt} goes on at token {request.committed}"
+    return ev.Record(), ev.Announce("stream.resumed", request.launch, message)
 
 
 def _migrate(request: Request, kind: Break, why: str, now: float) -> Step:
@@ -156,7 +186,7 @@ def _migrate(request: Request, kind: Break, why: str, now: float) -> Step:
     if request.migrations >= request.migration_limit:
         return _fail(request, ErrorType.UNAVAILABLE, f"moved {request.migrations} times, then {kind}: {why}")
     epoch = Epoch(request.epoch.term, request.epoch.attempt + 1)
-    excluded = (*request.excluded, lost)
+    excluded = (*(e for e in request.excluded if e != lost), lost)
     moving = replace(
         request,
         phase=Phase.MIGRATING,
@@ -166,6 +196,7 @@ def _migrate(request: Request, kind: Break, why: str, now: float) -> Step:
         excluded=excluded,
         searching_since=now,
         retries=0,
+        waiting=False,
     )
     return moving, (
         ev.Dispatch(epoch, request.committed, excluded, recovering=True),
@@ -181,7 +212,8 @@ def _no_worker(request: Request, error: ErrorType, message: str, now: float) -> 
     if now - request.searching_since >= request.patience:
         return _fail(request, ErrorType.UNAVAILABLE, f"no replacement within {request.patience:g} s: {message}")
     delay = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(request.retries, 10))
-    return replace(request, retries=request.retries + 1), (ev.SetTimer("retry", request.epoch, delay),)
+    waiting = replace(request, retries=request.retries + 1, waiting=True)
+    return waiting, (ev.SetTimer("retry", request.epoch, delay),)
 
 
 def _complete(request: Request, reason: str) -> Step:
@@ -215,26 +247,37 @@ def _cancel(request: Request, by: str) -> Step:
     return cancelling, effects
 
 
-def _reader_left(request: Request) -> Step:
+def _reader_left(request: Request, now: float) -> Step:
+    if not request.readers:
+        return request, ()
     left = replace(request, readers=max(0, request.readers - 1))
     if left.readers or left.phase is Phase.CANCELLING:
         return left, ()
     if left.grace <= 0:
         return _cancel(left, "client (gone)")
-    return replace(left, detached=True), (ev.SetTimer("grace", left.epoch, left.grace), ev.Record())
+    detached = replace(left, detached=True, grace_until=now + left.grace)
+    return detached, (ev.SetTimer("grace", left.epoch, left.grace), ev.Record())
 
 
 def _timer(request: Request, name: str, epoch: Epoch, now: float) -> Step:
     if name == "deadline":
+        if request.phase is Phase.CANCELLING:
+            return replace(request, phase=Phase.CANCELLED), (ev.Record(),)
         return _fail(request, ErrorType.DEADLINE, "the request's deadline passed")
     if name == "grace" and request.detached and request.readers == 0:
+        if (left := request.grace_until - now) > 0:
+            # set by an earlier leave: a reader was back in between
+            return request, (ev.SetTimer("grace", request.epoch, left),)
         return _cancel(request, "grace")
     if epoch != request.epoch:
         return request, ()
-    if name == "retry" and request.phase is Phase.MIGRATING and not request.launch:
-        # a full round failed: launches that were refused before may be back
+    if name == "retry" and request.phase is Phase.MIGRATING and request.waiting:
+        # a full round failed: launches that were refused before may be back, later even the one that failed last
         excluded = request.excluded if request.retries <= 1 else request.excluded[-1:]
-        return request, (ev.Dispatch(request.epoch, request.committed, excluded, recovering=True),)
+        if now - request.searching_since >= REPRIEVE:
+            excluded = ()
+        again = replace(request, excluded=excluded, waiting=False)
+        return again, (ev.Dispatch(request.epoch, request.committed, excluded, recovering=True),)
     if name == "abort" and request.phase is Phase.CANCELLING:
         return replace(request, phase=Phase.CANCELLED), (ev.Record(),)
     return request, ()

@@ -11,7 +11,12 @@ from infctl.domain.ids import base32
 
 def now_text() -> str:
     """This moment as RFC 3339 UTC with milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return text_of(now_ms())
+
+
+def text_of(epoch_ms: float) -> str:
+    """A moment in epoch milliseconds as RFC 3339 UTC."""
+    return datetime.fromtimestamp(epoch_ms / 1000.0, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def now_ms() -> float:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
 
 class _Data(Protocol):
-    __dataclass_fields__: Any
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 T = TypeVar("T", bound=_Data)
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=_Data)
 
 def to_wire(value: _Data) -> dict[str, Any]:
     """A frozen dataclass as plain data with its type's name."""
-    return {"type": type(value).__name__, **dataclasses.asdict(value)}  # type: ignore[call-overload]
+    return {"type": type(value).__name__, **dataclasses.asdict(value)}
 
 
 def from_wire(kinds: tuple[type[T], ...], data: dict[str, Any]) -> T:

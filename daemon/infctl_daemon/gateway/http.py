@@ -1,0 +1,236 @@
+"""The client's side: routes, bodies in, streams out. What a request may do was decided before it gets a stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from infctl.domain import request_events as ev
+from infctl.domain.model import Contract
+from infctl.domain.request_events import ErrorType
+from infctl_daemon.gateway.core import Core
+from infctl_daemon.gateway.detok import Detokenizer
+from infctl_daemon.gateway.errors import STATUS, ClientError, error_body, invalid
+from infctl_daemon.gateway.params import Asked, Job, fit, read_completion, read_generate
+from infctl_daemon.gateway.reader import Reader, StreamReader
+from infctl_daemon.gateway.sse import CompletionSurface, GenerateSurface, Surface
+from infctl_daemon.gateway.stream import Stream
+
+log = structlog.get_logger()
+MAX_BODY = 8 * 1024 * 1024
+CORE = web.AppKey("core", Core)
+
+
+def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=status, headers=headers, content_type="application/json")
+
+
+def error_response(error: ClientError) -> web.Response:
+    headers = {"retry-after": "1"} if error.error in (ErrorType.OVERLOADED, ErrorType.UNAVAILABLE) else None
+    return json_response(error.body, error.status, headers)
+
+
+@web.middleware
+async def typed_errors(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+    """Every error leaves in our one shape, with its own status."""
+    try:
+        response: web.StreamResponse = await handler(request)
+        return response
+    except ClientError as error:
+        return error_response(error)
+    except web.HTTPRequestEntityTooLarge:
+        return error_response(too_large())
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        body = error_body(ErrorType.INVALID_REQUEST, error.reason)
+        return json_response(body, error.status, {"allow": error.headers["Allow"]} if error.status == 405 else None)
+    except (ConnectionError, TimeoutError):
+        raise
+    except Exception:
+        log.exception("request.failed", path=request.path)
+        return error_response(ClientError(ErrorType.INTERNAL, "the gateway failed; its log says how"))
+
+
+def too_large() -> ClientError:
+    return ClientError(
+        ErrorType.INVALID_REQUEST, f"the body is larger than {MAX_BODY} bytes", code="body_too_large", status=413
+    )
+
+
+async def _body(request: web.Request) -> bytes:
+    if (request.content_length or 0) > MAX_BODY:
+        raise too_large()
+    return await request.read()
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    core = request.app[CORE]
+    asked = read_completion(await _body(request))
+    job = _fit(core, asked)
+    created = int(time.time())
+
+    def surface(sid: str) -> Surface:
+        return CompletionSurface(
+            sid,
+            asked.echo_model,
+            created,
+            token_ids=asked.token_ids,
+            usage=asked.include_usage,
+            prompt=len(job.prompt_ids),
+        )
+
+    return await _serve(request, core, job, surface)
+
+
+async def generate(request: web.Request) -> web.StreamResponse:
+    core = request.app[CORE]
+    asked = read_generate(await _body(request))
+    if not asked.model:
+        models = core.fleet.models()
+        if len(models) != 1:
+            raise invalid(f"name the model: this gateway serves {', '.join(models) or 'none yet'}", "model")
+        asked.model = models[0]
+    job = _fit(core, asked)
+    revision = record.revision if (record := core.fleet.example(asked.model)) else ""
+    return await _serve(request, core, job, lambda sid: GenerateSurface(sid, len(job.prompt_ids), revision))
+
+
+def _fit(core: Core, asked: Asked) -> Job:
+    record = core.fleet.example(asked.model)
+    if record is None:
+        if not core.fleet.serves(asked.model):
+            raise ClientError(ErrorType.MODEL_NOT_FOUND, f"no pool serves {asked.model!r}", param="model")
+        raise ClientError(ErrorType.UNAVAILABLE, f"no ready group serves {asked.model} now")
+    prompt = asked.prompt
+    if isinstance(prompt, str):
+        tokenizer = core.fleet.tokenizer(record.tokenizer_digest)
+        assert tokenizer is not None  # a routable endpoint has one
+        ids = list(tokenizer.encode(prompt).ids)
+    else:
+        ids = prompt
+    return fit(
+        asked,
+        ids,
+        context_length=record.context_length,
+        vocab_size=record.vocab_size,
+        deterministic=record.deterministic,
+    )
+
+
+async def _serve(request: web.Request, core: Core, job: Job, surface: Callable[[str], Surface]) -> web.StreamResponse:
+    record = core.fleet.example(job.asked.model)
+    tokenizer = core.fleet.tokenizer(record.tokenizer_digest) if record else None
+    if tokenizer is None:
+        raise ClientError(ErrorType.UNAVAILABLE, f"no ready group serves {job.asked.model} now")
+    sampling = job.asked.sampling
+    detokenizer = Detokenizer(
+        tokenizer,
+        job.prompt_ids,
+        stops=job.stops,
+        skip_special_tokens=bool(sampling.get("skip_special_tokens", True)),
+        no_stop_trim=bool(sampling.get("no_stop_trim", False)),
+    )
+    stream = core.admit(job, surface, detokenizer, pin=request.headers.get("x-infctl-group", ""))
+    headers = {"x-infctl-request-id": stream.id, "x-infctl-recovery": _recovery(stream)}
+    reader = StreamReader(stream.surface) if job.asked.stream else Reader(stream.surface)
+    stream.reader = reader
+    core.record(stream)
+    try:
+        stream.feed(ev.Started())
+        if isinstance(reader, StreamReader):
+            return await _stream_out(request, stream, reader, headers)
+        await reader.done.wait()
+        if reader.error is not None:
+            raise ClientError(*reader.error)
+        return json_response(reader.whole(), headers=headers)
+    finally:
+        # a client that is gone ends up here by cancellation
+        stream.feed(ev.ReaderLeft())
+
+
+async def _stream_out(
+    request: web.Request, stream: Stream, reader: StreamReader, headers: dict[str, str]
+) -> web.StreamResponse:
+    if reader.error is not None:
+        raise ClientError(*reader.error)
+    response = web.StreamResponse(headers={**headers, "content-type": "text/event-stream", "cache-control": "no-store"})
+    response.enable_chunked_encoding()
+    await reader.begin(request, response)
+    try:
+        await reader.follow()
+        await response.write_eof()
+    except (ConnectionError, TimeoutError):
+        log.debug("client.gone", request_id=stream.id)
+    return response
+
+
+def _recovery(stream: Stream) -> str:
+    reason = f"; reason={stream.contract_reason}" if stream.contract_reason else ""
+    return stream.contract.value + (reason if stream.contract is not Contract.EXACT else "")
+
+
+async def models(request: web.Request) -> web.Response:
+    core = request.app[CORE]
+    cards = []
+    for model in core.fleet.models():
+        record = core.fleet.example(model)
+        cards.append(
+            {
+                "id": model,
+                "object": "model",
+                "created": 0,
+                "owned_by": "infctl",
+                "max_model_len": record.context_length if record else None,
+            }
+        )
+    return json_response({"object": "list", "data": cards})
+
+
+async def health(request: web.Request) -> web.Response:
+    """200 while the process serves at all."""
+    return json_response({"status": "ok"})
+
+
+async def ready(request: web.Request) -> web.Response:
+    """200 when the routing table was read and some group is ready; 503 says what is missing."""
+    core = request.app[CORE]
+    endpoints = [e.group for e in core.fleet.endpoints()]
+    age = round((core.now() - core.fleet.fresh_at) * 1000.0, 1) if core.fleet.ready.is_set() else None
+    body = {
+        "ready": bool(core.fleet.ready.is_set() and endpoints),
+        "groups": sorted(endpoints),
+        "snapshot_revision": core.fleet.revision,
+        "snapshot_age_ms": age,
+        "reason": None if endpoints else ("no group is ready" if core.fleet.ready.is_set() else "store not read yet"),
+    }
+    return json_response(body, 200 if body["ready"] else 503)
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """`DELETE /v1/streams/<id>` ends a stream at once."""
+    stream = request.app[CORE].streams.get(request.match_info["id"])
+    if stream is None:
+        raise ClientError(ErrorType.INVALID_REQUEST, "no such stream here", code="not_found", status=404)
+    stream.feed(ev.CancelRequested("client"))
+    return json_response({"id": stream.id, "state": stream.state.phase.value})
+
+
+def client_app(core: Core) -> web.Application:
+    app = web.Application(middlewares=[typed_errors], client_max_size=MAX_BODY)
+    app[CORE] = core
+    app.router.add_post("/v1/completions", completions)
+    app.router.add_post("/generate", generate)
+    app.router.add_get("/v1/models", models)
+    app.router.add_delete("/v1/streams/{id}", cancel)
+    app.router.add_get("/health", health)
+    app.router.add_get("/ready", ready)
+    return app
+
+
+__all__ = ["STATUS", "client_app"]

@@ -1,0 +1,128 @@
+"""What clients may ask for. Each refusal names the field; nothing that can hurt an engine comes through."""
+
+import json
+
+import pytest
+
+from infctl.domain.model import Contract
+from infctl.domain.replay import replayability
+from infctl_daemon.gateway.errors import ClientError
+from infctl_daemon.gateway.params import fit, read_completion, read_generate
+
+FITS = {"context_length": 100, "vocab_size": 50, "deterministic": False}
+
+
+def completion(**fields):
+    return read_completion(json.dumps({"model": "m", "prompt": [1, 2, 3], **fields}).encode())
+
+
+def native(**fields):
+    return read_generate(json.dumps({"input_ids": [1, 2, 3], **fields}).encode())
+
+
+def refused(call, *args, **kwargs) -> ClientError:
+    with pytest.raises(ClientError) as caught:
+        call(*args, **kwargs)
+    assert caught.value.body["error"]["type"] == "invalid_request"
+    assert caught.value.body["error"]["retryable"] is False
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"", None),
+        (b"{", None),
+        (b"[]", None),
+        (b'{"model":"m"}', "prompt"),
+        (b'{"prompt":"x"}', "model"),
+        (b'{"model":"m","prompt":"x","max_tokens":"many"}', "max_tokens"),
+        (b'{"model":"m","prompt":"x","n":2}', "n"),
+        (b'{"model":"m","prompt":["a","b"]}', "prompt"),
+        (b'{"model":"m","prompt":"x","custom_logit_processor":"gASV"}', "custom_logit_processor"),
+        (b'{"model":"m","prompt":"x","temperature":NaN}', None),
+        (b'{"model":"m","prompt":' + b"[" * 5000 + b"]" * 5000 + b"}", None),
+    ],
+)
+def test_a_bad_completion_body_names_its_field(body, param):
+    error = refused(read_completion, body)
+    if param:
+        assert error.param == param
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"custom_logit_processor": "x"},
+        {"sampling_params": {"custom_params": {}}},
+        {"text": "both"},
+        {"sampling_params": {"n": 2}},
+        {"sampling_params": {"max_new_tokens": "9"}},
+    ],
+)
+def test_a_bad_native_body_is_refused(fields):
+    refused(native, **fields)
+
+
+def test_ids_that_only_we_set_are_not_passed_on():
+    asked = native(rid="victim", bootstrap_room=7, priority=3, extra_key="k")
+    assert asked.extra == {"priority": 3, "extra_key": "k"}
+
+
+@pytest.mark.parametrize("token", [-1, 50, 10**12])
+def test_ids_outside_the_vocabulary_never_reach_an_engine(token):
+    asked = read_generate(json.dumps({"input_ids": [1, token]}).encode())
+    assert str(token) in refused(fit, asked, [1, token], **FITS).message
+
+
+@pytest.mark.parametrize("limit", [0, -1, -100])
+def test_negative_limits_are_refused(limit):
+    assert refused(fit, completion(max_tokens=limit), [1, 2, 3], **FITS).param == "max_tokens"
+
+
+def test_a_prompt_over_the_context_is_refused():
+    assert refused(fit, completion(), [1] * 200, **FITS).code == "context_length_exceeded"
+
+
+def test_a_prompt_that_fits_but_whose_answer_does_not_is_refused():
+    assert refused(fit, completion(max_tokens=99), [1, 2, 3], **FITS).code == "context_length_exceeded"
+
+
+def test_an_open_limit_fills_the_context():
+    assert fit(completion(max_tokens=None), [1, 2, 3], **FITS).sampling.max_new == 100 - 5 - 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 17}, "min_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"stop_token_ids": [50]}, "stop_token_ids"),
+        ({"logit_bias": {"50": 1.0}}, "logit_bias"),
+        ({"logit_bias": {"x": 1.0}}, "logit_bias"),
+    ],
+)
+def test_sampling_out_of_range_is_refused(fields, param):
+    assert refused(fit, completion(**fields), [1, 2, 3], **FITS).param == param
+
+
+def test_min_p_is_refused_where_it_would_end_the_engine():
+    asked = completion(min_p=0.1)
+    assert fit(asked, [1], **FITS).sampling.max_new == 16
+    assert refused(fit, asked, [1], **{**FITS, "deterministic": True}).param == "min_p"
+
+
+@pytest.mark.parametrize(
+    ("asked", "contract", "reason"),
+    [
+        (completion(), Contract.CONTINUABLE, "endpoint-not-deterministic"),
+        (completion(regex="a+"), Contract.NONE, "grammar"),
+        (completion(repetition_penalty=1.2), Contract.NONE, "repetition-penalty"),
+        (native(return_logprob=True), Contract.NONE, "logprobs"),
+        (native(sampling_params={"stop_regex": "x"}), Contract.NONE, "stop-regex"),
+    ],
+)
+def test_what_cannot_be_replayed_is_served_and_labelled(asked, contract, reason):
+    job = fit(asked, [1, 2, 3], **FITS)
+    assert replayability(job.sampling, deterministic=False) == (contract, reason)
