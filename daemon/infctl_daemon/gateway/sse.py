@@ -38,6 +38,10 @@ class Surface(Protocol):
 
     def whole(self, reason: str, matched: str | int | None) -> dict[str, Any]: ...
 
+    def absorb(self, meta: dict[str, Any]) -> None:
+        """What the engine says beside the tokens (log probabilities, …), where a surface can show it."""
+        ...
+
 
 class CompletionSurface:
     """`/v1/completions`. The parts of a frame that never change are encoded once."""
@@ -83,6 +87,9 @@ class CompletionSurface:
             choice["token_ids"] = self._ids
         return {**self._base(), "choices": [choice], "usage": self._usage_now()}
 
+    def absorb(self, meta: dict[str, Any]) -> None:
+        """Nothing of it has a place in a completion."""
+
     def _base(self) -> dict[str, Any]:
         return {"id": self.id, "object": "text_completion", "created": self._created, "model": self._model}
 
@@ -99,7 +106,7 @@ class GenerateSurface:
         self._revision = revision
         self._ids: list[int] = []
         self._text = ""
-        self.engine_meta: dict[str, Any] = {}
+        self._engine_meta: dict[str, Any] = {}
 
     def tokens(self, ids: Sequence[int], text: str, position: int, crc: int, comment: str) -> bytes:
         self._ids.extend(ids)
@@ -116,9 +123,12 @@ class GenerateSurface:
         finish |= {"length": len(self._ids)} if reason == "length" else {"matched": matched}
         return self._body(finish)
 
+    def absorb(self, meta: dict[str, Any]) -> None:
+        self._engine_meta = meta
+
     def _body(self, finish: dict[str, Any] | None) -> dict[str, Any]:
         meta = {
-            **self.engine_meta,
+            **self._engine_meta,
             "id": self._stream,
             "finish_reason": finish,
             "prompt_tokens": self._prompt,

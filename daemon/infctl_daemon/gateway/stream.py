@@ -218,6 +218,8 @@ class Attempt:
     def on_frame(self, frame: Frame) -> None:
         stream = self.stream
         ids = frame.ids
+        if self.upstream.frames.keep_meta:
+            stream.surface.absorb(self.upstream.frames.last_meta)
         if ids:
             self.core.token_seen(self.launch)
             stream._frame_ids = ids
