@@ -1,0 +1,98 @@
+"""One request inside rank 0: its prefix, what it has said, and when it ends.
+
+What stays true: the order of endings is SGLang's (abort, stop string, stop token, length), and no token is shown while
+the text so far could be the beginning of a stop string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from infctl_daemon.engine.sim.tokens import Vocabulary, fold
+
+Finish = dict[str, Any]
+Decode = Callable[[Sequence[int]], str]
+
+
+class Request:
+    """A request that waits or runs. `params` is what `intake.Generate.params` made."""
+
+    __slots__ = (
+        "_banned", "_decode", "_eos_every", "_hold", "_ignore_eos", "_longest", "_max_new", "_min_new",
+        "_missing", "_salt", "_stop_ids", "_stops", "_vocab", "aborted", "cached", "every", "ids", "opened",
+        "out", "rid", "sent", "state", "trim",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        rid: str,
+        ids: list[int],
+        params: Mapping[str, Any],
+        vocab: Vocabulary,
+        decode: Decode,
+        eos_every: int,
+    ) -> None:
+        self.rid = rid
+        self.ids = ids
+        self.out: list[int] = []
+        self.sent = 0
+        self.cached = 0
+        self.state = 0
+        self.aborted = False
+        self.opened = False
+        self.every: int = params["every"]
+        self.trim = (params["skip_special"], params["no_stop_trim"])
+        self._vocab = vocab
+        self._decode = decode
+        self._eos_every = eos_every
+        self._missing = vocab.missing(ids)
+        self._max_new: int = params["max_new"]
+        self._min_new: int = params["min_new"]
+        self._ignore_eos: bool = params["ignore_eos"]
+        self._stop_ids = frozenset() if self._ignore_eos else frozenset(params["stop_ids"]) | vocab.eos
+        self._banned = frozenset(params["stop_ids"]) | vocab.eos if self._min_new else frozenset()
+        self._stops: list[str] = params["stops"]
+        self._longest = max((len(s) for s in self._stops), default=0)
+        self._salt: int = params["salt"]
+        self._hold = False
+
+    @property
+    def held_tokens(self) -> int:
+        return len(self.ids) + len(self.out)
+
+    def step(self, wrong: bool) -> Finish | None:
+        """Says one more token; the reason when it was the last one."""
+        if self._max_new == 0:
+            return {"type": "length", "length": 0}
+        banned = self._banned if len(self.out) < self._min_new else ()
+        salt = self._salt ^ (0x5EED if wrong else 0)
+        if self._eos_every and not self._ignore_eos and not banned and self.state % self._eos_every == 0:
+            token = min(self._vocab.eos, default=0)
+        else:
+            token = self._vocab.choose(self.state, salt, self._missing, banned)
+        self.out.append(token)
+        self._missing = self._vocab.after(token, self._missing)
+        self.state = fold(self.state, token)
+        return self._finish(token)
+
+    def _finish(self, token: int) -> Finish | None:
+        if self.aborted:
+            return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+        if self._stops and len(self.out) >= self._min_new:
+            tail = self._decode(self.out[-(self._longest + 4) :])
+            for stop in self._stops:
+                if stop in tail:
+                    return {"type": "stop", "matched": stop}
+            self._hold = any(
+                tail.endswith(stop[:n]) for stop in self._stops for n in range(1, min(len(stop), len(tail)) + 1)
+            )
+        if token in self._stop_ids and len(self.out) >= self._min_new:
+            return {"type": "stop", "matched": token}
+        if len(self.out) >= self._max_new:
+            return {"type": "length", "length": self._max_new}
+        return None
+
+    def due(self) -> bool:
+        """Whether the tokens said so far are shown after this step."""
+        return not self._hold and (len(self.out) == 1 or len(self.out) - self.sent >= self.every)

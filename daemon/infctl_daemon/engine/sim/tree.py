@@ -1,0 +1,152 @@
+"""The process tree: forks the ranks and the detokenizer, serves HTTP, and ends as SGLang does.
+
+What stays true: the port is bound only after loading; a dead child ends everything (streams see EOF, then every
+process is gone and the exit is by SIGKILL), after the diagnostics freeze unless the environment turns that off;
+SIGTERM stops nothing that runs, and new requests are still taken until the last one has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from infctl_daemon.engine.sim.argv import Options
+from infctl_daemon.engine.sim.board import Board
+from infctl_daemon.engine.sim.detokenizer import run_detokenizer
+from infctl_daemon.engine.sim.process import fork_child
+from infctl_daemon.engine.sim.rank import Collective, gather, join, run_follower
+from infctl_daemon.engine.sim.scheduler import Scheduler
+from infctl_daemon.engine.sim.wire import PeerGone, Pipe
+
+log = logging.getLogger("sim")
+
+_JOIN_SECONDS = 120.0
+
+
+def _guarded(body: Callable[[], None]) -> None:
+    """A child whose peer is gone ends with exit code 1 and one line, not a traceback."""
+    try:
+        body()
+    except PeerGone:
+        log.error("a peer of this process is gone, ending")
+        os._exit(1)
+
+
+class Tree:
+    """Processes of this node and the sockets between them."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.board = Board()
+        self.children: dict[str, int] = {}
+        self._sockets: list[socket.socket] = []
+        self.control, self._control_far = self._pair()
+        self.output, self._output_far = self._pair()
+        self._feed, self._feed_far = self._pair()
+
+    def _pair(self) -> tuple[socket.socket, socket.socket]:
+        pair = socket.socketpair()
+        self._sockets += pair
+        return pair
+
+    def _keep(self, *kept: socket.socket) -> None:
+        """Closes every socket of the tree that this process does not use, so that an end is seen as an end."""
+        for sock in self._sockets:
+            if sock not in kept:
+                sock.close()
+        self._sockets = list(kept)
+
+    def start(self) -> None:
+        """Forks all children of this node. Call before there is an event loop or a thread."""
+        options = self.options
+        first = 0 in options.ranks
+        pairs = {rank: self._pair() for rank in options.ranks if rank and first}
+        if first:
+            self._fork("detokenizer", "sim::detokenizer", self._run_detokenizer)
+        for rank in options.ranks:
+            body = partial(self._run_zero, pairs) if rank == 0 else partial(self._run_other, rank, pairs)
+            self._fork(str(rank), f"sim::scheduler_TP{rank}", body)
+        self._keep(self.control, self.output) if first else self._keep()
+
+    def _fork(self, name: str, title: str, body: Callable[[], None]) -> None:
+        self.children[name] = fork_child(title, partial(_guarded, body))
+
+    def _run_detokenizer(self) -> None:
+        self._keep(self._feed_far, self._output_far)
+        run_detokenizer(self.options.model_path, Pipe(self._feed_far), Pipe(self._output_far))
+
+    def _run_other(self, rank: int, pairs: dict[int, tuple[socket.socket, socket.socket]]) -> None:
+        if rank in pairs:
+            far = pairs[rank][1]
+            self._keep(far)
+            run_follower(Pipe(far))
+        else:
+            self._keep()
+            run_follower(join(self.options.dist_init_addr or "", rank, _JOIN_SECONDS))
+
+    def _run_zero(self, pairs: dict[int, tuple[socket.socket, socket.socket]]) -> None:
+        near = [pair[0] for pair in pairs.values()]
+        self._keep(self._control_far, self._feed, *near)
+        options = self.options
+        time.sleep(options.load_seconds)
+        far = set(range(options.world)) - set(options.ranks)
+        peers = [Pipe(s) for s in near] + gather(options.dist_init_addr or "", far, _JOIN_SECONDS)
+        control, feed = Pipe(self._control_far), Pipe(self._feed)
+        Scheduler(options, self.board, control, feed, Collective(peers)).run()
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def kill_children(self) -> None:
+        for pid in self.children.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def alive(self, name: str) -> bool:
+        """Whether a child still runs (a zombie does not)."""
+        try:
+            stat = Path(f"/proc/{self.children[name]}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+    def crash(self, reason: str, *, freeze: bool) -> NoReturn:
+        """SGLang's end after a child has failed: with `freeze`, HTTP stands still first."""
+        log.error("SIGQUIT received. %s. It usually means one child failed.", reason)
+        if freeze:
+            time.sleep(self.options.diagnostics_seconds)
+            if any(self.alive(name) for name in self.children if name != "detokenizer"):
+                log.error("Waiting %.1f seconds for coredumps", self.options.coredump_seconds)
+                time.sleep(self.options.coredump_seconds)
+        self.kill_children()
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("unreachable")
+
+    def watch(self, on_exit: Callable[[str], None]) -> None:
+        """Calls `on_exit(name)` in the running loop when a child has ended."""
+        loop = asyncio.get_running_loop()
+        for name, pid in self.children.items():
+            pidfd = os.pidfd_open(pid)
+
+            def ended(name: str = name, pidfd: int = pidfd) -> None:
+                loop.remove_reader(pidfd)
+                os.close(pidfd)
+                on_exit(name)
+
+            loop.add_reader(pidfd, ended)
+
+
+def diagnostics_enabled(environ: Any = os.environ) -> bool:
+    """SGLang freezes for diagnostics unless both of these are off."""
+    names = ("SGLANG_PYSPY_DUMP_BEFORE_CRASH", "SGLANG_CUDA_COREDUMP_BEFORE_CRASH")
+    return any(str(environ.get(name, "1")).lower() not in ("0", "false", "no") for name in names)

@@ -1,0 +1,88 @@
+"""Messages between the processes of one simulated engine: a length, then a marshalled value, over a stream socket.
+
+What stays true: a reader that sees the other end close raises `PeerGone`, never returns half a message. Only
+processes of one engine talk this way (same interpreter, inherited sockets or the rendezvous port on a trusted host).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+import select
+import socket
+import struct
+from typing import Any
+
+_LENGTH = struct.Struct("!I")
+
+
+class PeerGone(Exception):
+    """The other end of a socket is closed: that process is dead or has left."""
+
+
+def dump(message: Any) -> bytes:
+    body = marshal.dumps(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class Pipe:
+    """One blocking end; `poll` never blocks longer than asked."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._buffer = bytearray()
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, message: object) -> None:
+        try:
+            self.sock.sendall(dump(message))
+        except (BrokenPipeError, ConnectionResetError) as gone:
+            raise PeerGone from gone
+
+    def _take(self) -> Any:
+        if len(self._buffer) < 4:
+            return None
+        (size,) = _LENGTH.unpack_from(self._buffer)
+        if len(self._buffer) < 4 + size:
+            return None
+        message = marshal.loads(memoryview(self._buffer)[4 : 4 + size])
+        del self._buffer[: 4 + size]
+        return message
+
+    def _fill(self) -> None:
+        try:
+            data = self.sock.recv(1 << 18)
+        except ConnectionResetError as gone:
+            raise PeerGone from gone
+        if not data:
+            raise PeerGone
+        self._buffer += data
+
+    def recv(self) -> Any:
+        """Waits for the next message, without a limit: a collective waits for as long as its peers are silent."""
+        while True:
+            message = self._take()
+            if message is not None:
+                return message
+            self._fill()
+
+    def poll(self, seconds: float) -> Any:
+        """The next message, or None when none is complete within `seconds`."""
+        message = self._take()
+        if message is not None:
+            return message
+        if not select.select([self.sock], [], [], max(0.0, seconds))[0]:
+            return None
+        self._fill()
+        return self._take()
+
+
+async def read(reader: asyncio.StreamReader) -> Any:
+    """Next message on the asyncio side; raises `PeerGone` at the end."""
+    try:
+        (size,) = _LENGTH.unpack(await reader.readexactly(4))
+        return marshal.loads(await reader.readexactly(size))
+    except (asyncio.IncompleteReadError, ConnectionResetError) as gone:
+        raise PeerGone from gone
