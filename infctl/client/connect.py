@@ -1,0 +1,66 @@
+"""Where the cluster is: `--endpoints`, then `INFCTL_ENDPOINTS`, then the context.
+
+Each answer says where it came from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from infctl.config.context import Context, load_contexts
+from infctl.domain.errors import UsageError
+from infctl.ports.store import Store
+from infctl.store.keys import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A cluster to speak to; `origin` is for messages."""
+
+    endpoints: tuple[str, ...]
+    cluster: str
+    origin: str
+
+
+def find_cluster(endpoints: str = "", context: str = "", cluster: str = "") -> Place:
+    """The cluster meant by the flags, the environment and the contexts file. Raises UsageError or ConfigError."""
+    context = context or os.environ.get("INFCTL_CONTEXT", "")
+    if endpoints:
+        return Place(_split(endpoints), cluster or "default", "--endpoints")
+    if not context and (env := os.environ.get("INFCTL_ENDPOINTS", "")):
+        return Place(_split(env), cluster or os.environ.get("INFCTL_CLUSTER", "") or "default", "INFCTL_ENDPOINTS")
+    found = load_contexts()
+    name = context or found.current
+    if not name:
+        raise UsageError(
+            "no cluster to speak to",
+            reason="NoCluster",
+            hint=f"give --endpoints HOST:PORT, set INFCTL_ENDPOINTS, add a context to {found.path}, or: infctl dev up",
+        )
+    chosen: Context | None = found.contexts.get(name)
+    if chosen is None:
+        known = ", ".join(sorted(found.contexts)) or "none"
+        raise UsageError(f"no context {name!r} in {found.path}", reason="NoContext", hint=f"known contexts: {known}")
+    return Place(chosen.endpoints, cluster or chosen.cluster, f"context {name}")
+
+
+def _split(text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise UsageError("an empty list of endpoints", hint="write HOST:PORT[,HOST:PORT...]")
+    return found
+
+
+@asynccontextmanager
+async def open_cluster(place: Place) -> AsyncIterator[tuple[Store, Keys]]:
+    """A connected store and the keys of the cluster; closed at the end, whatever happens."""
+    from infctl.adapters.etcd import EtcdStore
+
+    store: Store = EtcdStore(place.endpoints)
+    try:
+        yield store, Keys(place.cluster)
+    finally:
+        await store.close()

@@ -1,0 +1,111 @@
+"""What `infctl get` shows: one snapshot, all of it read at one revision of the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from infctl.domain.errors import NotFound
+from infctl.ports.store import Store
+from infctl.store.codec import BadRecord, Record, decode
+from infctl.store.keys import Keys
+from infctl.store.records import (
+    EndpointRecord,
+    EventRecord,
+    FaultNotice,
+    GatewayRecord,
+    Generation,
+    GroupSpec,
+    GroupStatus,
+    NodeLease,
+    NodeSpec,
+    NodeStatus,
+    PoolSpec,
+    StreamRecord,
+)
+from infctl.view.kinds import Kind
+from infctl.view.snapshot import Snapshot
+
+R = TypeVar("R", bound=Record)
+
+# which prefixes each kind is made from
+_NEEDS: dict[Kind, tuple[str, ...]] = {
+    Kind.NODE: ("nodes", "groups"),
+    Kind.POOL: ("pools", "groups", "endpoints"),
+    Kind.GROUP: ("groups", "endpoints", "faults"),
+    Kind.ENDPOINT: ("endpoints",),
+    Kind.STREAM: ("streams",),
+    Kind.GATEWAY: ("gateways",),
+    Kind.EVENT: ("events",),
+}
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A snapshot under construction, and the keys that did not decode."""
+
+    snapshot: Snapshot
+    bad: list[str] = field(default_factory=list)
+
+
+async def read_snapshot(store: Store, keys: Keys, kind: Kind) -> Snapshot:
+    """Everything that the documents of `kind` need, as it was at one revision. Raises StoreUnavailable."""
+    revision = 0
+    filling = _Filling(Snapshot())
+    for name in _NEEDS[kind]:
+        result = await store.range(getattr(keys, name), revision=revision)
+        revision = revision or result.revision
+        for kv in result.kvs:
+            try:
+                _put(filling.snapshot, keys.parts(kv.key), kv.value, kv.mod_revision)
+            except BadRecord:
+                filling.bad.append(kv.key)
+    filling.snapshot.revision = revision
+    filling.snapshot.unreadable = tuple(filling.bad)
+    return filling.snapshot
+
+
+def _put(s: Snapshot, parts: tuple[str, ...], value: bytes, revision: int) -> None:
+    match parts:
+        case ("nodes", name, "lease"):
+            s.node_leases[name] = decode(NodeLease, value)
+        case ("nodes", name, "status"):
+            s.node_status[name] = decode(NodeStatus, value)
+        case ("nodes", name, "spec"):
+            s.node_specs[name] = decode(NodeSpec, value)
+        case ("pools", name, "spec"):
+            s.pools[name] = decode(PoolSpec, value)
+        case ("groups", name, "spec"):
+            s.groups[name] = decode(GroupSpec, value)
+            s.spec_revisions[name] = revision
+        case ("groups", name, "status"):
+            s.group_status[name] = decode(GroupStatus, value)
+        case ("groups", name, "generation"):
+            s.generations[name] = decode(Generation, value)
+        case ("endpoints", name):
+            s.endpoints[name] = decode(EndpointRecord, value)
+        case ("faults", name, launch):
+            s.faults[(name, launch)] = decode(FaultNotice, value)
+        case ("streams", name):
+            s.streams[name] = decode(StreamRecord, value)
+        case ("gateways", name):
+            s.gateways[name] = decode(GatewayRecord, value)
+        case ("events", name):
+            s.events[name] = decode(EventRecord, value)
+
+
+def pick(documents: list[dict[str, object]], kind: Kind, names: list[str]) -> list[dict[str, object]]:
+    """The documents with these names, in the order asked for; all of them without names. Raises NotFound."""
+    if not names:
+        return documents
+    by_name = {str(d["metadata"]["name"]): d for d in documents}  # type: ignore[index]
+    missing = [n for n in names if n not in by_name]
+    if missing:
+        from infctl.view.kinds import nearest
+
+        near = nearest(missing[0], list(by_name))
+        raise NotFound(
+            "\n".join(f"{kind.value}/{name} not found" for name in missing),
+            hint=f"did you mean {kind.value}/{near}?" if near else f"infctl get {kind.plural}",
+        )
+    return [by_name[n] for n in names]

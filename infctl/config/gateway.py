@@ -1,0 +1,41 @@
+"""gateway.yaml: the frontend's name, its listeners, where etcd is, what it may cost."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from infctl.config.check import Part
+from infctl.config.limits import LimitsPart
+from infctl.config.node import Name
+from infctl.domain.model import Limits
+
+
+def _listen(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"expected host:port, not {text!r}")
+    return text
+
+
+Listen = Annotated[str, AfterValidator(_listen)]
+
+
+class GatewayConfig(Part):
+    """`infctl-gateway --config`. `listen` serves clients, `admin` operators; no name means host and port."""
+
+    api_version: Literal["infctl/v1"] = "infctl/v1"
+    kind: Literal["GatewayConfig"] = "GatewayConfig"
+    cluster: Name = "default"
+    name: Name = ""
+    endpoints: list[str] = Field(default_factory=list)
+    listen: Listen = "127.0.0.1:8080"
+    admin: Listen = "127.0.0.1:8081"
+    state_dir: str = "/var/lib/infctl/gateway"
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
+    limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")
+
+    @property
+    def limits(self) -> Limits:
+        return self.limits_.to_limits()

@@ -1,0 +1,37 @@
+"""node.yaml: who this host is, where etcd is, where state lives. It never holds a group: those are in etcd."""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from infctl.config.check import Part, legal_name
+from infctl.config.limits import LimitsPart
+from infctl.domain.model import Limits
+
+Name = Annotated[str, AfterValidator(legal_name)]
+
+
+def default_node_name() -> str:
+    """The first label of the host's name, made legal."""
+    label = socket.gethostname().split(".")[0].lower().replace("_", "-").strip("-.")
+    return label or "node"
+
+
+class NodeConfig(Part):
+    """`infctl-noded --config`. `read_api` is host:port of the read-only API."""
+
+    api_version: Literal["infctl/v1"] = "infctl/v1"
+    kind: Literal["NodeConfig"] = "NodeConfig"
+    cluster: Name = "default"
+    node: Name = Field(default_factory=default_node_name)
+    endpoints: list[str] = Field(default_factory=list)
+    state_dir: str = "/var/lib/infctl/node"
+    run_dir: str = "/run/infctl/node"
+    limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")
+
+    @property
+    def limits(self) -> Limits:
+        return self.limits_.to_limits()

@@ -1,0 +1,146 @@
+"""One list of columns for each kind. It drives the table and `-o wide`; a cell is text made from the document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from infctl.view.humanize import age, short, size
+from infctl.view.kinds import Kind
+from infctl.view.snapshot import Doc
+
+Cell = Callable[[Doc, datetime], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`wide` columns are shown only with `-o wide`."""
+
+    title: str
+    cell: Cell
+    wide: bool = False
+    right: bool = False
+
+
+def _text(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _name(title: str = "NAME") -> Column:
+    return Column(title, lambda d, _: str(d["metadata"]["name"]))
+
+
+def _status(title: str, key: str, *, wide: bool = False, right: bool = False) -> Column:
+    return Column(title, lambda d, _: _text(d["status"].get(key)), wide, right)
+
+
+def _spec(title: str, key: str, *, wide: bool = False, right: bool = False) -> Column:
+    return Column(title, lambda d, _: _text((d["spec"] or {}).get(key)), wide, right)
+
+
+def _message(title: str, key: str, most: int, *, wide: bool = False) -> Column:
+    return Column(title, lambda d, _: short(d["status"].get(key), most), wide)
+
+
+AGE = Column("AGE", lambda d, now: age(d["metadata"]["createdAt"], now))
+
+COLUMNS: dict[Kind, tuple[Column, ...]] = {
+    Kind.NODE: (
+        _name(),
+        _status("STATUS", "phase"),
+        _status("REASON", "reason"),
+        Column("GROUPS", lambda d, _: str(len(d["status"]["groups"])), right=True),
+        _status("CPUS", "cpus", right=True),
+        Column("MEMORY", lambda d, _: size(d["status"]["memoryBytes"]), right=True),
+        AGE,
+        _status("VERSION", "version", wide=True),
+        _status("ADDRESS", "address", wide=True),
+    ),
+    Kind.POOL: (
+        _name(),
+        _status("STATUS", "phase"),
+        _spec("MODEL", "model"),
+        Column("READY", lambda d, _: f"{d['status']['ready']}/{d['status']['groups']}", right=True),
+        _spec("MIN", "minReady", right=True),
+        Column("REVISIONS", lambda d, _: ",".join(short(r, 12) for r in d["status"]["revisions"]) or "-", wide=True),
+    ),
+    Kind.GROUP: (
+        _name(),
+        _status("STATUS", "phase"),
+        _status("REASON", "reason"),
+        _spec("POOL", "pool"),
+        _spec("NODE", "node"),
+        _spec("ENGINE", "engine"),
+        _spec("TP", "tensorParallel", right=True),
+        _status("GEN", "generation", right=True),
+        _status("RESTARTS", "restarts", right=True),
+        AGE,
+        _status("LAUNCH", "launch", wide=True),
+        _status("PID", "pid", wide=True, right=True),
+        _status("URL", "url", wide=True),
+        _message("MESSAGE", "message", 60, wide=True),
+    ),
+    Kind.ENDPOINT: (
+        _name("GROUP"),
+        _status("STATUS", "phase"),
+        _status("POOL", "pool"),
+        _status("GEN", "generation", right=True),
+        _status("LAUNCH", "launch"),
+        _status("URL", "url"),
+        AGE,
+        _status("MODEL", "model", wide=True),
+        _status("CONTEXT", "contextLength", wide=True, right=True),
+        Column("CAPS", lambda d, _: f"{d['status']['maxRunning']}+{d['status']['maxQueued']}", wide=True, right=True),
+        _message("REVISION", "revision", 16, wide=True),
+    ),
+    Kind.STREAM: (
+        _name("STREAM"),
+        _status("STATUS", "phase"),
+        _status("MODEL", "model"),
+        _status("GROUP", "group"),
+        Column("EPOCH", lambda d, _: f"{d['status']['term']}.{d['status']['attempt']}", right=True),
+        _status("TOKENS", "committedTokens", right=True),
+        _status("MOVES", "migrations", right=True),
+        _status("CONTRACT", "contract"),
+        AGE,
+        _status("OWNER", "owner", wide=True),
+        _status("LAUNCH", "launch", wide=True),
+        _status("PROMPT", "promptTokens", wide=True, right=True),
+        _status("REPLAYED", "replayedTokens", wide=True, right=True),
+        _status("FINISH", "finishReason", wide=True),
+        _message("ERROR", "error", 60, wide=True),
+    ),
+    Kind.GATEWAY: (
+        _name(),
+        _status("STATUS", "phase"),
+        _status("URL", "url"),
+        _status("STREAMS", "streams", right=True),
+        _status("QUEUED", "queued", right=True),
+        Column("DATA AGE", lambda d, _: f"{d['status']['snapshotAgeSeconds']:.1f}s", right=True),
+        AGE,
+        _status("VERSION", "version", wide=True),
+        _status("ADMIN", "admin", wide=True),
+        _status("REVISION", "snapshotRevision", wide=True, right=True),
+    ),
+    Kind.EVENT: (
+        Column("AT", lambda d, _: str(d["metadata"]["createdAt"])),
+        _status("TYPE", "type"),
+        _status("SUBJECT", "subject"),
+        _status("REASON", "reason"),
+        _message("MESSAGE", "message", 90),
+        _status("ACTOR", "actor", wide=True),
+        _status("FAULT", "faultId", wide=True),
+        Column("ID", lambda d, _: str(d["metadata"]["name"]), wide=True),
+    ),
+}
+
+
+def rows(kind: Kind, documents: list[Doc], now: datetime, *, wide: bool) -> tuple[list[Column], list[list[str]]]:
+    """The columns to show and the text of every cell."""
+    columns = [c for c in COLUMNS[kind] if wide or not c.wide]
+    return columns, [[c.cell(d, now) for c in columns] for d in documents]
