@@ -12,7 +12,9 @@ from infctl.domain.errors import UsageError
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 _STREAM = re.compile(r"r[a-z2-7]{26}([0-9a-f]{2})?")
-_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+_ADDRESSED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+# digits first, as in ASCII: the text then sorts like the number it stands for
+_BASE32 = "234567abcdefghijklmnopqrstuvwxyz"
 
 
 def check_name(text: str, what: str = "name") -> str:
@@ -71,5 +73,10 @@ def parse_address(text: str, kinds: dict[str, str]) -> tuple[str, str]:
         raise UsageError(
             f"{text!r} is not an address",
             hint=f"write kind/name with one of: {', '.join(sorted(set(kinds.values())))}",
+        )
+    if not _ADDRESSED.fullmatch(name):
+        raise UsageError(
+            f"{name!r} in {text!r} is not a legal name",
+            hint="lower-case letters, digits, '-' and '.', starting and ending with a letter or digit",
         )
     return kinds[word], name

@@ -78,8 +78,8 @@ class Limits:
         """Every broken rule between the timers, as (field, sentence); empty when they fit together."""
         found: list[tuple[str, str]] = []
         for name in self.__slots__:
-            if getattr(self, name) < 0:
-                found.append((name, f"{name} must not be negative"))
+            if not getattr(self, name) >= 0:
+                found.append((name, f"{name} must be a number that is not negative"))
         for low, high in (
             ("probe", "stall"),
             ("loads_poll", "stall"),
@@ -87,14 +87,14 @@ class Limits:
             ("hand_over", "sigterm"),
             ("sigterm", "drain_deadline"),
         ):
-            if getattr(self, low) >= getattr(self, high):
+            if not getattr(self, low) < getattr(self, high):
                 found.append(
                     (
                         low,
                         f"{low} ({getattr(self, low):g} s) must be shorter than {high} ({getattr(self, high):g} s)",
                     )
                 )
-        if self.detach_grace > self.resume_window:
+        if not self.detach_grace <= self.resume_window:
             found.append(
                 (
                     "detach_grace",

@@ -106,7 +106,7 @@ def plan_replay(
     left = sampling.max_new - k
     if left <= 0:
         return FinishHere("length")
-    if k and prompt_tokens + k >= context_length - CONTEXT_RESERVE:
+    if k and 0 < context_length <= prompt_tokens + k + CONTEXT_RESERVE:
         return FinishHere("length")
     bias = dict(sampling.logit_bias)
     if sampling.frequency_penalty:
@@ -116,4 +116,5 @@ def plan_replay(
 
 
 def _stops(sampling: Sampling, eos_ids: frozenset[int]) -> frozenset[int]:
-    return sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids | eos_ids
+    """`ignore_eos` switches off every stop by token id in the engine, those of the request too."""
+    return frozenset() if sampling.ignore_eos else sampling.stop_token_ids | eos_ids

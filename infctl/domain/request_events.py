@@ -137,7 +137,7 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class AbortSettled:
-    """The attempt that a cancel ended holds no worker any more (or we stopped waiting)."""
+    """The attempt that a cancel ended holds no worker any more. `epoch` is the one that the cancel raised."""
 
     epoch: Epoch
 

@@ -39,7 +39,7 @@ def decode(kind: type[R], value: bytes) -> R:
     """Read one record. Raises BadRecord with the field that is wrong."""
     try:
         return msgspec.json.decode(value, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecord(f"{kind.__name__}: {error}") from None
 
 
@@ -53,13 +53,31 @@ class Stored(Generic[R]):
 
     def encode(self, record: R) -> bytes:
         """`record` in place of ours, the unknown fields kept."""
-        known = msgspec.to_builtins(record)
-        return msgspec.json.encode({**self.unknown, **known})
+        return msgspec.json.encode(_merged(msgspec.to_builtins(record), self.unknown))
 
 
 def decode_stored(kind: type[R], value: bytes, mod_revision: int = 0) -> Stored[R]:
     """Read a record that will be written back."""
     record = decode(kind, value)
-    fields = set(kind.__struct_fields__)
-    unknown = {k: v for k, v in _decoder.decode(value).items() if k not in fields}
-    return Stored(record, unknown, mod_revision)
+    try:
+        raw = _decoder.decode(value)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadRecord(f"{kind.__name__}: {error}") from None
+    return Stored(record, _unknown(record, raw), mod_revision)
+
+
+def _unknown(record: msgspec.Struct, raw: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `raw` that the type of `record` does not have, also inside nested records."""
+    found: dict[str, Any] = {}
+    for name, value in raw.items():
+        if name not in record.__struct_fields__:
+            found[name] = value
+        elif isinstance(inner := getattr(record, name), msgspec.Struct) and isinstance(value, dict):
+            found[name] = _unknown(inner, value)
+    return found
+
+
+def _merged(known: dict[str, Any], unknown: dict[str, Any]) -> dict[str, Any]:
+    for name, value in unknown.items():
+        known[name] = _merged(known[name], value) if name in known else value
+    return known
