@@ -58,7 +58,10 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group as its owner knows it. `failures` are the moments of recent ends, oldest first."""
+    """One group as its owner knows it. `failures` are the moments of recent ends, oldest first.
+
+    `reclaim`: a lease was lost after the canary, so a new generation is due before the endpoint is written (R1).
+    """
 
     name: str
     policy: RestartPolicy = RestartPolicy()
@@ -68,9 +71,11 @@ class Group:
     launch: str = ""
     generation: int = 0
     leased: bool = False
+    reclaim: bool = False
     fault_pending: bool = False
     gone: bool = True
     end_reason: str = ""
+    end_evidence: str = ""
     failures: tuple[float, ...] = ()
 
 
@@ -84,19 +89,24 @@ def step(group: Group, event: GroupEvent, now: float) -> Step:
             return _spec(group, digest)
         case ev.SpecDeleted(reason):
             return _unwanted(group, reason)
+        case ev.LaunchFound(launch, generation) if group.phase is Phase.IDLE and launch:
+            return _found(group, launch, generation)
         case ev.LeaseHeld():
             return _lease_held(group)
         case ev.LeaseEnded():
             return replace(group, leased=False), ()
         case ev.LaunchClaimed(launch, generation):
-            if group.phase is not Phase.CLAIMING or generation <= group.generation:
+            if generation <= group.generation:
                 return group, ()
+            if group.phase is not Phase.CLAIMING:
+                return _superseded(group, launch, generation, now)
             claimed = replace(
                 group,
                 launch=launch,
                 generation=generation,
                 phase=Phase.SPAWNING,
                 gone=False,
+                reclaim=False,
                 running=group.wanted,
             )
             return claimed, (
@@ -106,7 +116,7 @@ def step(group: Group, event: GroupEvent, now: float) -> Step:
             )
         case ev.TimerFired(name, launch):
             return _timer(group, name, launch, now)
-        case ev.ClaimRefused(launch, why) if group.phase is Phase.CLAIMING and launch in ("", group.launch):
+        case ev.ClaimRefused(launch, why) if group.phase is Phase.CLAIMING:
             return group, (ev.SetTimer("claim", "", STORE_RETRY), ev.Announce("claim.refused", launch, why))
         case ev.StoreFailed("ClaimLaunch", _) if group.phase is Phase.CLAIMING:
             return group, (ev.SetTimer("claim", "", STORE_RETRY),)
@@ -134,13 +144,23 @@ def _of_launch(group: Group, event: GroupEvent, now: float) -> Step:
             return replace(group, phase=Phase.READY), (
                 ev.Announce("endpoint.published", launch, f"generation {generation}"),
             )
-        case ev.GenerationClaimed(_, generation) if group.phase is Phase.PUBLISHING and generation > group.generation:
-            raised = replace(group, generation=generation)
+        case ev.GenerationClaimed(_, generation) if _publishable(group) and generation > group.generation:
+            # also when ready: the durable generation is a floor below which our endpoint does not count
+            raised = replace(group, phase=Phase.PUBLISHING, generation=generation, reclaim=False)
             return raised, (ev.PublishEndpoint(launch, generation),) if group.leased else ()
         case ev.ClaimRefused(_, why) if group.phase in ALIVE:
             return _end(group, now, "refused", why)
+        case ev.ClaimRefused() if group.fault_pending:
+            # the store names another launch, or has the notice: there is nothing of ours left to take away
+            return _settle(replace(group, fault_pending=False), now)
         case ev.StoreFailed("PublishEndpoint" | "ClaimGeneration", _) if group.phase is Phase.PUBLISHING:
             return group, (ev.SetTimer("publish", launch, STORE_RETRY),)
+        case ev.StoreFailed("RunCanary", _) if group.phase is Phase.CANARY:
+            # the engine answered, the store could not say what is right: neither the engine's fault nor its end (R5)
+            return group, (
+                ev.SetTimer("recheck", launch, STORE_RETRY),
+                ev.SetTimer("canary", launch, group.policy.canary_deadline),
+            )
         case ev.StoreFailed("WriteFault", _) if group.fault_pending:
             return group, (ev.SetTimer("fault", launch, STORE_RETRY),)
         case ev.SpawnFailed(_, why) if group.phase in ALIVE:
@@ -160,6 +180,9 @@ def _of_launch(group: Group, event: GroupEvent, now: float) -> Step:
             return _settle(replace(group, fault_pending=False), now)
         case ev.LaunchGone() if group.phase is Phase.ENDING and not group.gone:
             return _settle(replace(group, gone=True), now)
+        case ev.LaunchGone() if group.phase in ALIVE:
+            ended, effects = _end(group, now, "process-exited", "every process is gone")
+            return replace(ended, gone=True), effects
     return group, ()
 
 
@@ -173,7 +196,9 @@ def _spec(group: Group, digest: str) -> Step:
 def _unwanted(group: Group, reason: str) -> Step:
     unwanted = replace(group, wanted="")
     if group.phase in ALIVE:
-        ending = replace(unwanted, phase=Phase.ENDING, end_reason=reason, fault_pending=True)
+        ending = replace(
+            unwanted, phase=Phase.ENDING, end_reason=reason, end_evidence="planned", fault_pending=True, gone=False
+        )
         return ending, (
             ev.StopLaunch(group.launch, group.policy.kill_deadline),
             ev.WriteFault(group.launch, reason, "planned"),
@@ -184,16 +209,47 @@ def _unwanted(group: Group, reason: str) -> Step:
     return replace(unwanted, phase=Phase.IDLE), ()
 
 
+def _found(group: Group, launch: str, generation: int) -> Step:
+    """An unsupervised launch is ended before anything new starts; it is nobody's failure."""
+    evidence = "left by an earlier life of the daemon"
+    found = replace(
+        group,
+        launch=launch,
+        generation=max(group.generation, generation),
+        phase=Phase.ENDING,
+        fault_pending=True,
+        gone=False,
+        end_reason="daemon-restarted",
+        end_evidence=evidence,
+    )
+    return found, (
+        ev.KillLaunch(launch, found.end_reason),
+        ev.WriteFault(launch, found.end_reason, evidence),
+        ev.Announce("launch.found", launch, evidence),
+    )
+
+
 def _lease_held(group: Group) -> Step:
     held = replace(group, leased=True)
     if group.phase is Phase.CLAIMING and not group.leased:
         return held, (ev.ClaimLaunch(group.generation),)
-    if group.phase is Phase.PUBLISHING and not group.leased:
-        return held, (ev.PublishEndpoint(group.launch, group.generation),)
-    if group.phase is Phase.READY and not group.leased:
-        # the old lease took the endpoint with it; the launch itself never stopped (R7)
-        return replace(held, phase=Phase.PUBLISHING), (ev.ClaimGeneration(group.launch, group.generation),)
+    if _publishable(group) and not group.leased:
+        # the old lease took the endpoint with it, if it was there; the launch itself never stopped (R7)
+        again = replace(held, phase=Phase.PUBLISHING, reclaim=True)
+        return again, (ev.ClaimGeneration(group.launch, group.generation),)
     return held, ()
+
+
+def _publishable(group: Group) -> bool:
+    return group.phase in (Phase.PUBLISHING, Phase.READY)
+
+
+def _superseded(group: Group, launch: str, generation: int, now: float) -> Step:
+    """A claim of ours that nobody waits for any more: the store now registers a launch that will never run."""
+    raised = replace(group, generation=generation)
+    if group.phase in ALIVE and launch != group.launch:
+        return _end(raised, now, "superseded", f"the store registers {launch}")
+    return raised, ()
 
 
 def _claim(group: Group) -> Step:
@@ -205,7 +261,13 @@ def _end(group: Group, now: float, reason: str, evidence: str) -> Step:
     """The launch is over: kill and notice in one step."""
     recent = tuple(t for t in group.failures if now - t < group.policy.interval)
     ending = replace(
-        group, phase=Phase.ENDING, fault_pending=True, gone=False, end_reason=reason, failures=(*recent, now)
+        group,
+        phase=Phase.ENDING,
+        fault_pending=True,
+        gone=False,
+        end_reason=reason,
+        end_evidence=evidence,
+        failures=(*recent, now),
     )
     return ending, (
         ev.KillLaunch(group.launch, reason),
@@ -239,8 +301,12 @@ def _timer(group: Group, name: str, launch: str, now: float) -> Step:
         return _end(group, now, "load-timeout", f"not loaded after {group.policy.load_deadline:g} s")
     if name == "canary" and group.phase is Phase.CANARY:
         return _end(group, now, "canary-failed", f"no answer within {group.policy.canary_deadline:g} s")
+    if name == "recheck" and group.phase is Phase.CANARY:
+        return group, (ev.RunCanary(launch),)
     if name == "publish" and group.phase is Phase.PUBLISHING and group.leased:
+        if group.reclaim:
+            return group, (ev.ClaimGeneration(launch, group.generation),)
         return group, (ev.PublishEndpoint(launch, group.generation),)
     if name == "fault" and group.fault_pending:
-        return group, (ev.WriteFault(launch, group.end_reason, "retried"),)
+        return group, (ev.WriteFault(launch, group.end_reason, group.end_evidence),)
     return group, ()

@@ -18,6 +18,14 @@ class SpecDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchFound:
+    """The daemon starts and its records name a launch of its earlier life, which nobody supervised meanwhile."""
+
+    launch: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchClaimed:
     """The store holds the new launch and the generation that registers it."""
 
@@ -35,7 +43,11 @@ class GenerationClaimed:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRefused:
-    """A definite no: another writer, another launch, or a fault notice."""
+    """A definite no, read back: the store names another launch, or holds a fault notice for this one.
+
+    A compare that failed while the store still names this launch, without a notice, is none of these: it is
+    `GenerationClaimed` when the generation there is higher, and `StoreFailed` when our own lease was missing (R5).
+    """
 
     launch: str
     why: str
@@ -147,6 +159,7 @@ class TimerFired:
 GroupEvent = (
     SpecApplied
     | SpecDeleted
+    | LaunchFound
     | LaunchClaimed
     | GenerationClaimed
     | ClaimRefused

@@ -1,0 +1,95 @@
+"""Asks one engine how it is. Every question has a deadline; what is not a definite answer is `NotReady`.
+
+Only cheap questions: `/ready` and `/model_info` are answered by the HTTP process alone, `/v1/loads` from shared memory.
+`/server_info` is never asked: it waits for ever on a stuck scheduler and makes later askers wait behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from infctl.domain.errors import NotReady, Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One finished generation."""
+
+    ids: tuple[int, ...]
+    text: str
+    weight_version: str
+
+
+class Engine:
+    """One launch's HTTP API, from the daemon's loop."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, api_key: str) -> None:
+        self._session = session
+        self.url = url
+        self._headers = {"authorization": f"Bearer {api_key}"}
+
+    async def _ask(self, method: str, path: str, timeout: float, body: Any = None) -> tuple[int, Any]:
+        """Status and decoded JSON (None where there is none). Raises NotReady."""
+        limit = aiohttp.ClientTimeout(total=timeout)
+        try:
+            async with self._session.request(
+                method, self.url + path, json=body, headers=self._headers, timeout=limit
+            ) as response:
+                try:
+                    data = await response.json(content_type=None)
+                except ValueError:
+                    data = None
+                return response.status, data
+        except TimeoutError:
+            raise NotReady(f"{path}: no answer within {timeout:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NotReady(f"{path}: {type(error).__name__}: {error}") from None
+
+    async def ready(self, timeout: float = 1.0) -> bool:
+        """The engine has loaded and warmed up. Says nothing about a stuck scheduler."""
+        try:
+            status, _ = await self._ask("GET", "/ready", timeout)
+        except NotReady:
+            return False
+        return status == 200
+
+    async def weight_version(self, timeout: float = 2.0) -> str:
+        """What the engine says it serves. Raises NotReady or Rejected."""
+        status, data = await self._ask("GET", "/model_info", timeout)
+        if status != 200 or not isinstance(data, dict):
+            raise Rejected(f"/model_info: status {status}")
+        return str(data.get("weight_version", ""))
+
+    async def heartbeat(self, timeout: float = 0.5) -> tuple[float, ...]:
+        """The schedulers' own time stamps from `/v1/loads`, one for each DP rank: they move while it works.
+
+        Raises NotReady: no answer within half a second is a blocked HTTP loop.
+        """
+        status, data = await self._ask("GET", "/v1/loads?include=core", timeout)
+        loads = data.get("loads") if isinstance(data, dict) else None
+        if status != 200 or not isinstance(loads, list):
+            raise NotReady(f"/v1/loads: status {status}")
+        return tuple(float(one.get("timestamp") or 0.0) for one in loads if isinstance(one, dict))
+
+    async def generate(self, input_ids: list[int], tokens: int, rid: str, timeout: float) -> Answer:
+        """`tokens` greedy tokens after `input_ids`. Raises NotReady (no answer) or Rejected (the answer is no)."""
+        body = {
+            "rid": rid,
+            "input_ids": input_ids,
+            "stream": False,
+            "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
+        }
+        status, data = await self._ask("POST", "/generate", timeout, body)
+        if status != 200 or not isinstance(data, dict):
+            raise Rejected(f"/generate: status {status}: {str(data)[:200]}")
+        meta = data.get("meta_info") or {}
+        finish = meta.get("finish_reason") or {}
+        if isinstance(finish, dict) and finish.get("type") == "abort":
+            raise Rejected(f"/generate: aborted: {finish.get('message', '')}")
+        ids = data.get("output_ids")
+        if not isinstance(ids, list) or not ids:
+            raise Rejected("/generate: no output_ids")
+        return Answer(tuple(int(i) for i in ids), str(data.get("text", "")), str(meta.get("weight_version", "")))

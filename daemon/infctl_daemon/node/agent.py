@@ -1,0 +1,252 @@
+"""The node daemon put together: what is watched becomes events of the groups that this node owns.
+
+Kept true: a group is driven by one loop from the first sight of it to the daemon's end; losing the store, or not
+having it yet, starts and stops nothing (R5); on the way out every group is stopped before the lease is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import psutil
+
+from infctl.adapters.etcd import EtcdStore
+from infctl.domain import group_events as ev
+from infctl.domain.group import RestartPolicy
+from infctl.domain.model import Limits
+from infctl.ports.store import Store
+from infctl.store.codec import BadRecord, decode, encode
+from infctl.store.keys import Keys
+from infctl.store.records import FaultNotice, GroupSpec, NodeStatus, PoolSpec, Suspicion
+from infctl.store.stamp import now_text
+from infctl_daemon.node.claims import Claims
+from infctl_daemon.node.context import Context
+from infctl_daemon.node.events import EventWriter
+from infctl_daemon.node.group_loop import GroupLoop, policy
+from infctl_daemon.node.leases import SpareLease
+from infctl_daemon.node.membership import Membership
+from infctl_daemon.node.observer import Observer
+from infctl_daemon.node.status import StatusWriter
+from infctl_daemon.proc.state_file import StateFile
+from infctl_daemon.runtime.log import Logger
+from infctl_daemon.runtime.recorder import Recorder
+
+STOP_DEADLINE = 40.0
+STORE_GRACE = 3.0  # how long the way out waits for a store that does not answer
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a daemon is started with."""
+
+    endpoints: Sequence[str]
+    cluster: str
+    node: str
+    state_dir: Path
+    run_dir: Path
+    limits: Limits = Limits()
+
+
+class Agent:
+    """`run` until `stop` is set; `hurry` makes the way out short."""
+
+    def __init__(self, settings: Settings, log: Logger, store: Store | None = None) -> None:
+        self._settings = settings
+        self._log = log
+        self._store = store or EtcdStore(list(settings.endpoints))
+        self._keys = Keys(settings.cluster)
+        self._loops: dict[str, GroupLoop] = {}
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._unreadable: set[str] = set()
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.synced = asyncio.Event()
+
+    async def run(self) -> None:
+        s, keys, store = self._settings, self._keys, self._store
+        for folder in (s.state_dir, s.run_dir):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._membership = Membership(
+            store, keys, s.node, s.limits.lease_ttl, self._log, self._lease_held, self._lease_ended
+        )
+        spare = SpareLease(store)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as http:
+            self._context = Context(
+                node=s.node,
+                store=store,
+                keys=keys,
+                limits=s.limits,
+                claims=Claims(store, keys, s.node, spare),
+                events=EventWriter(store, keys, s.node),
+                status=StatusWriter(store),
+                state=StateFile(s.state_dir),
+                state_dir=s.state_dir,
+                run_dir=s.run_dir,
+                http=http,
+                recorder=Recorder(f"noded-{s.node}"),
+                log=self._log,
+                lease=lambda: self._membership.lease,
+            )
+            try:
+                await self._live(spare)
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                for loop in self._loops.values():
+                    await loop.close()
+                self._context.recorder.close()
+                await store.close()
+
+    async def _live(self, spare: SpareLease) -> None:
+        context = self._context
+        for group in context.state.groups():
+            if context.state.read(group).processes:
+                self._loop(group, RestartPolicy())  # what an earlier life left is ended first, store or no store
+        keys = self._keys
+        prefixes = (keys.pools, keys.groups, keys.faults, keys.suspicions)
+        observer = Observer(self._store, prefixes, self._log, self._changed)
+        self._start(spare.keep(), context.events.run(), context.status.run(), self._membership.run())
+        self._start(self._observe(observer))
+        stopping = asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait([stopping, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                self._log.error("a part of the daemon failed: leaving", part=task.get_name(), exc_info=error)
+        await self._leave()
+
+    def _start(self, *works: Any) -> None:
+        for work in works:
+            self._tasks.append(asyncio.get_running_loop().create_task(work, name=work.__qualname__))
+
+    async def _observe(self, observer: Observer) -> None:
+        revision = await observer.list()
+        self.synced.set()
+        self._say_node()
+        await observer.follow(revision)
+
+    def _loop(self, group: str, restart: RestartPolicy) -> GroupLoop:
+        if group not in self._loops:
+            loop = GroupLoop(self._context, group, restart)
+            self._loops[group] = loop
+            loop.begin()
+            if self._membership.lease:
+                loop.post(ev.LeaseHeld(self._membership.lease))
+            self._say_node()
+        return self._loops[group]
+
+    def _lease_held(self, lease: int) -> None:
+        for loop in self._loops.values():
+            loop.post(ev.LeaseHeld(lease))
+
+    def _lease_ended(self) -> None:
+        for loop in self._loops.values():
+            loop.post(ev.LeaseEnded())
+
+    def _changed(self, key: str, value: bytes | None, revision: int) -> None:
+        """One key that somebody else wrote or removed."""
+        try:
+            match self._keys.parts(key):
+                case ("groups", group, "spec"):
+                    self._group_changed(group, value, revision)
+                case ("pools", pool, "spec"):
+                    self._pool_changed(pool, value)
+                case ("faults", group, launch) if value is not None and group in self._loops:
+                    self._loops[group].post(ev.FaultSeen(launch, decode(FaultNotice, value).reason))
+                case ("suspicions", group, launch, gateway) if group in self._loops:
+                    self._suspicion(group, launch, gateway, value)
+        except BadRecord as error:
+            if key not in self._unreadable:
+                self._unreadable.add(key)
+                self._log.error("a record cannot be read: left as it was", key=key, why=error.message)
+        else:
+            self._unreadable.discard(key)
+
+    def _group_changed(self, group: str, value: bytes | None, revision: int) -> None:
+        world = self._context.world
+        spec = decode(GroupSpec, value) if value is not None else None
+        if spec is None or spec.node != self._settings.node:
+            known = world.specs.pop(group, None)
+            if known is not None and group in self._loops:
+                self._loops[group].post(ev.SpecDeleted("deleted" if spec is None else f"moved to {spec.node}"))
+                self._say_node()
+            return
+        world.specs[group] = (spec, revision)
+        self._apply(spec)
+
+    def _pool_changed(self, pool: str, value: bytes | None) -> None:
+        world = self._context.world
+        if value is None:
+            world.pools.pop(pool, None)  # groups that run go on; a new launch waits for the pool
+            return
+        first = pool not in world.pools
+        world.pools[pool] = decode(PoolSpec, value)
+        if first:
+            for spec, _ in list(world.specs.values()):
+                if spec.pool == pool:
+                    self._apply(spec)
+
+    def _apply(self, spec: GroupSpec) -> None:
+        if self.stop.is_set():
+            return
+        loop = self._loop(spec.name, policy(spec))
+        loop.adopt_policy(policy(spec))
+        if spec.pool not in self._context.world.pools:
+            loop.publish_status(f"waits for pool {spec.pool}, which does not exist")
+            return
+        loop.post(ev.SpecApplied(hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]))
+
+    def _suspicion(self, group: str, launch: str, gateway: str, value: bytes | None) -> None:
+        suspicions = self._context.world.suspicions
+        if value is None:
+            suspicions.get((group, launch), {}).pop(gateway, None)
+            if not suspicions.get((group, launch)):
+                suspicions.pop((group, launch), None)
+            return
+        suspicions.setdefault((group, launch), {})[gateway] = decode(Suspicion, value).kind
+        self._loops[group].executor.suspected(launch)
+
+    def _say_node(self) -> None:
+        status = NodeStatus(
+            node=self._settings.node,
+            cpus=os.cpu_count() or 0,
+            memory_bytes=psutil.virtual_memory().total,
+            groups=sorted(self._context.world.specs),
+        )
+        stamped = msgspec.structs.replace(status, updated_at=now_text())
+        key = self._keys.node_status(self._settings.node)
+        self._context.status.set(key, encode(stamped), compare=encode(status))
+
+    async def _leave(self) -> None:
+        """Stop every group, then give the lease back. Deadlines everywhere; a second signal cuts them."""
+        self.stop.set()
+        for loop in self._loops.values():
+            loop.post(ev.SpecDeleted("daemon-stopped"))
+        hurrying = asyncio.get_running_loop().create_task(self._hurry())
+        loops = list(self._loops.values())
+        try:
+            gone = await asyncio.gather(*(x.wait_idle(STOP_DEADLINE, gone_is_enough=True) for x in loops))
+            await asyncio.gather(*(x.wait_idle(STORE_GRACE) for x in loops))
+        finally:
+            hurrying.cancel()
+        left = [x.name for x, ok in zip(loops, gone, strict=True) if not ok]
+        if left:
+            self._log.error("groups could not be stopped in time", groups=left)
+        await asyncio.gather(self._context.events.flush(1.0), self._context.status.flush(1.0))
+        await self._membership.stop()
+
+    async def _hurry(self) -> None:
+        await self.hurry.wait()
+        for loop in self._loops.values():
+            loop.executor.hurry()

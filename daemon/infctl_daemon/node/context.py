@@ -1,0 +1,59 @@
+"""What the groups of one daemon share: the store and its writers, folders, ports, the lease and what was watched.
+
+Data and small questions only; every decision is elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from infctl.domain.model import Limits
+from infctl.ports.store import Store
+from infctl.store.keys import Keys
+from infctl.store.records import GroupSpec, PoolSpec
+from infctl_daemon.node.claims import Claims
+from infctl_daemon.node.events import EventWriter
+from infctl_daemon.node.status import StatusWriter
+from infctl_daemon.proc.state_file import StateFile
+from infctl_daemon.runtime.log import Logger
+from infctl_daemon.runtime.recorder import Recorder
+
+
+@dataclass(slots=True)
+class World:
+    """The last snapshot of what others wrote. `specs` are those of our groups, with their revision in the store."""
+
+    specs: dict[str, tuple[GroupSpec, int]] = field(default_factory=dict)
+    pools: dict[str, PoolSpec] = field(default_factory=dict)
+    suspicions: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Context:
+    """Made once by the agent."""
+
+    node: str
+    store: Store
+    keys: Keys
+    limits: Limits
+    claims: Claims
+    events: EventWriter
+    status: StatusWriter
+    state: StateFile
+    state_dir: Path
+    run_dir: Path
+    http: aiohttp.ClientSession
+    recorder: Recorder
+    log: Logger
+    lease: Callable[[], int]
+    world: World = field(default_factory=World)
+    ports: dict[str, int] = field(default_factory=dict)
+    stalled: dict[str, bool] = field(default_factory=dict)
+
+    def hold(self) -> bool:
+        """At least half of four or more groups look bad at once: it is the probe or the machine, not they (R6)."""
+        return len(self.stalled) >= 4 and 2 * sum(self.stalled.values()) >= len(self.stalled)

@@ -1,0 +1,319 @@
+"""Carries out the effects of one group, each as a task of its own with a deadline, and reports what came of it.
+
+Kept true: nothing is done that `domain.group.step` did not ask for; a kill and a fault notice started in one step run
+side by side; whatever fails ends in an event, and a store failure always in `StoreFailed` (R5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from infctl.domain import group_events as ev
+from infctl.domain.errors import InfctlError, NotReady, Rejected, StartFailed, StoreError, StoreUnavailable
+from infctl.domain.group_events import GroupEffect, GroupEvent
+from infctl.store.codec import BadRecord
+from infctl.store.records import EndpointRecord, FaultNotice, Secret
+from infctl.store.stamp import fault_id, now_ms, now_text
+from infctl_daemon.engine import roles
+from infctl_daemon.node import launch as launches
+from infctl_daemon.node.claims import Refused
+from infctl_daemon.node.context import Context
+from infctl_daemon.node.hang import HangWatch
+from infctl_daemon.node.launch import Launch
+from infctl_daemon.proc.pidfd import Watched
+from infctl_daemon.proc.state_file import GroupState
+
+READY_POLL = 0.2
+STORE_DEADLINE = 15.0
+_STORE_EFFECTS = (ev.ClaimLaunch, ev.ClaimGeneration, ev.PublishEndpoint, ev.WriteFault)
+
+
+class Executor:
+    """The hands of one group. `post` puts an event into the group's queue."""
+
+    def __init__(self, context: Context, group: str, post: Callable[[GroupEvent], None]) -> None:
+        self._context = context
+        self._group = group
+        self._post = post
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._notices: dict[str, FaultNotice] = {}
+        self._side: set[asyncio.Task[None]] = set()
+        self._hang: HangWatch | None = None
+        self.launch: Launch | None = None
+
+    def start(self, effect: GroupEffect) -> None:
+        """Begin one effect. Never waits and never raises."""
+        context = self._context
+        match effect:
+            case ev.SetTimer(name, launch, delay):
+                if name in self._timers:
+                    self._timers[name].cancel()
+                loop = asyncio.get_running_loop()
+                self._timers[name] = loop.call_later(delay, self._post, ev.TimerFired(name, launch))
+            case ev.Announce(kind, launch, message):
+                notice = self._notices.get(launch)
+                context.events.say(
+                    kind,
+                    f"group/{self._group}",
+                    reason=notice.reason if notice else "",
+                    fault_id=notice.fault_id if notice else "",
+                    message=message,
+                    launch=launch,
+                    generation=self.launch.generation if self.launch and self.launch.name == launch else 0,
+                )
+                context.log.info(kind, group=self._group, launch=launch, message=message)
+            case ev.ClaimLaunch(above):
+                self._spawn(effect, self._claim_launch(above))
+            case ev.ClaimGeneration(launch, above):
+                self._spawn(effect, self._claim_generation(launch, above))
+            case ev.SpawnLaunch(launch):
+                self._spawn(effect, self._spawn_launch(launch))
+            case ev.AwaitLoad(launch):
+                self._spawn(effect, self._await_load(launch))
+            case ev.RunCanary(launch):
+                self._spawn(effect, self._run_canary(launch))
+            case ev.PublishEndpoint(launch, generation):
+                self._spawn(effect, self._publish(launch, generation))
+            case ev.WriteFault(launch, reason, evidence):
+                self._spawn(effect, self._write_fault(self._notice(launch, reason, evidence)))
+            case ev.KillLaunch(launch, _):
+                self._end_watches()
+                if self.launch and self.launch.name == launch and self.launch.tree:
+                    self.launch.tree.signal_all()  # now, not when the task gets its turn
+                self._spawn(effect, self._end(launch, 0.0))
+            case ev.StopLaunch(launch, deadline):
+                self._end_watches()
+                self._spawn(effect, self._end(launch, deadline))
+
+    def _spawn(self, effect: GroupEffect, work: Coroutine[Any, Any, None]) -> None:
+        name = type(effect).__name__
+        if isinstance(effect, _STORE_EFFECTS) and name in self._tasks.values():
+            work.close()  # one at a time: the event of the one that runs leads to the next try
+            return
+        task = asyncio.get_running_loop().create_task(self._guard(effect, work), name=f"{self._group}:{name}")
+        self._tasks[task] = name
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def _guard(self, effect: GroupEffect, work: Coroutine[Any, Any, None]) -> None:
+        """Whatever an effect raises becomes an event."""
+        name, launch = type(effect).__name__, getattr(effect, "launch", "")
+        failure: InfctlError | Exception
+        try:
+            await work
+            return
+        except (StoreError, BadRecord) as error:
+            failure = error
+        except Exception as error:
+            self._context.log.exception("an effect failed", group=self._group, effect=name)
+            failure = error
+        # the key of this effect is free before the machine is told, so that its next try is not taken for a double
+        self._tasks = {t: n for t, n in self._tasks.items() if t is not asyncio.current_task()}
+        if isinstance(effect, (*_STORE_EFFECTS, ev.RunCanary)):
+            self._context.log.debug("no answer from the store", group=self._group, effect=name, why=str(failure))
+            self._post(ev.StoreFailed(name, launch))
+        elif isinstance(effect, (ev.SpawnLaunch, ev.AwaitLoad)):
+            self._post(ev.SpawnFailed(launch, str(failure)))
+        elif isinstance(effect, (ev.KillLaunch, ev.StopLaunch)):
+            asyncio.get_running_loop().call_later(1.0, self.start, ev.KillLaunch(launch, "retried"))
+
+    async def _claim_launch(self, above: int) -> None:
+        context = self._context
+        known = context.world.specs.get(self._group)
+        if known is None:
+            self._post(ev.ClaimRefused("", "the group has no specification any more"))
+            return
+        state = context.state.read(self._group)
+        async with asyncio.timeout(STORE_DEADLINE):
+            got = await context.claims.claim_launch(known[0], max(above, state.generation), context.lease())
+        if isinstance(got, Refused):
+            self._free(ev.ClaimRefused("", got.why))
+            return
+        await asyncio.to_thread(
+            context.state.write,
+            GroupState(
+                group=self._group, generation=got.generation, launch=state.launch, port=state.port, count=state.count
+            ),
+        )
+        spec, pool = known[0], context.world.pools.get(known[0].pool)
+        if pool is None:
+            raise StoreUnavailable(f"pool {spec.pool} is not there")
+        self.launch = Launch(got.launch, spec, pool, got.generation)
+        self._free(ev.LaunchClaimed(got.launch, got.generation))
+
+    def _free(self, event: GroupEvent) -> None:
+        """Post the result of the running effect when its name is free again."""
+        self._tasks = {t: n for t, n in self._tasks.items() if t is not asyncio.current_task()}
+        self._post(event)
+
+    async def _claim_generation(self, launch: str, above: int) -> None:
+        async with asyncio.timeout(STORE_DEADLINE):
+            got = await self._context.claims.claim_generation(self._group, launch, above, self._context.lease())
+        if isinstance(got, Refused):
+            self._free(ev.ClaimRefused(launch, got.why))
+            return
+        if self.launch and self.launch.name == launch:
+            self.launch.generation = got.generation
+            await launches.record(self._context, self.launch)
+        self._free(ev.GenerationClaimed(launch, got.generation))
+
+    def _current(self, name: str) -> Launch:
+        if self.launch is None or self.launch.name != name:
+            raise StartFailed(f"launch {name} is not known here")
+        return self.launch
+
+    async def _spawn_launch(self, name: str) -> None:
+        launch = self._current(name)
+        try:
+            pid = await launches.start(self._context, launch, lambda one: self._exited(launch, one))
+        except StartFailed as error:
+            self._post(ev.SpawnFailed(name, error.message))
+            return
+        assert launch.tree is not None
+        self._aside(launch.tree.keep_scanning())
+        self._post(ev.Spawned(name, pid))
+
+    def _exited(self, launch: Launch, one: Watched) -> None:
+        """A pidfd became readable."""
+        found = launches.exit_event(launch, one)
+        if found is not None:
+            self._post(ev.ProcessExited(launch.name, one.ident.pid, *found))
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Watching goes on beside the effects until the launch ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._side.add(task)
+        task.add_done_callback(self._side.discard)
+
+    def _end_watches(self) -> None:
+        self._hang = None
+        for task in self._side:
+            task.cancel()
+
+    async def _await_load(self, name: str) -> None:
+        """Until the engine is ready, serves the right weights and every rank is seen; the load timer ends it."""
+        launch = self._current(name)
+        assert launch.engine is not None and launch.tree is not None and launch.model is not None
+        while not launch.ending:
+            if await launch.engine.ready():
+                try:
+                    version = await launch.engine.weight_version()
+                except (NotReady, Rejected):
+                    version = ""
+                if version and version != launch.model.revision:
+                    self._post(ev.SpawnFailed(name, f"serves weights {version!r}, not {launch.model.revision!r}"))
+                    return
+                await launch.tree.scan()
+                seen = roles.ranks(launch.titles)
+                if version and seen >= launch.spec.tp:
+                    launch.tree.loading = False
+                    await launches.record(self._context, launch)
+                    self._post(ev.EngineLoaded(name, seen))
+                    return
+            await asyncio.sleep(READY_POLL)
+
+    async def _run_canary(self, name: str) -> None:
+        launch = self._current(name)
+        assert launch.canary is not None
+        context = self._context
+        wrong = None
+        while not launch.ending:
+            try:
+                wrong = await launch.canary.check(context.store, context.keys, launch.spec.restart.canary_deadline)
+                break
+            except NotReady:
+                await asyncio.sleep(0.5)  # the canary timer ends this
+        if launch.ending:
+            return
+        if wrong is not None:
+            self._post(ev.CanaryFailed(name, wrong.why))
+            return
+        self._hang = HangWatch(context, launch, lambda evidence: self._post(ev.HangConfirmed(name, evidence)))
+        self._aside(self._hang.run())
+        self._post(ev.CanaryPassed(name))
+
+    def suspected(self, name: str) -> None:
+        """A gateway wrote a suspicion about this launch."""
+        if self._hang is not None and self.launch is not None and self.launch.name == name:
+            self._hang.nudge()
+
+    async def _publish(self, name: str, generation: int) -> None:
+        launch = self._current(name)
+        model, spec = launch.model, launch.spec
+        assert model is not None
+        endpoint = EndpointRecord(
+            group=self._group,
+            pool=spec.pool,
+            node=self._context.node,
+            generation=generation,
+            launch=name,
+            url=launch.url,
+            model=launch.pool.model,
+            revision=model.revision,
+            tokenizer=model.tokenizer,
+            tokenizer_digest=model.tokenizer_digest,
+            context_length=model.context_length,
+            vocab_size=model.vocab_size,
+            eos_ids=list(model.eos_ids),
+            max_running=spec.max_running,
+            max_queued=spec.max_queued,
+            deterministic=spec.deterministic,
+            published_at=now_text(),
+        )
+        secret = Secret(launch=name, api_key=launch.api_key)
+        async with asyncio.timeout(STORE_DEADLINE):
+            refused = await self._context.claims.publish(endpoint, secret, self._context.lease())
+        self._free(ev.ClaimRefused(name, refused.why) if refused else ev.EndpointPublished(name, generation))
+
+    def _notice(self, launch: str, reason: str, evidence: str) -> FaultNotice:
+        """One notice for a launch, however often it is tried: the moment is that of the first try."""
+        if launch not in self._notices:
+            generation = self.launch.generation if self.launch and self.launch.name == launch else 0
+            notice = FaultNotice(
+                fault_id=fault_id(),
+                group=self._group,
+                launch=launch,
+                generation=generation,
+                reason=reason,
+                evidence=evidence,
+                by=f"node/{self._context.node}",
+                at=now_text(),
+                at_ms=now_ms(),
+            )
+            self._notices = {launch: notice}
+        return self._notices[launch]
+
+    async def _write_fault(self, notice: FaultNotice) -> None:
+        async with asyncio.timeout(STORE_DEADLINE):
+            written = await self._context.claims.write_fault(notice)
+        self._context.log.info(
+            "fault written" if written else "fault not needed: another launch is registered",
+            group=self._group,
+            launch=notice.launch,
+            fault_id=notice.fault_id,
+            took_ms=round(now_ms() - notice.at_ms, 2),
+        )
+        self._free(ev.FaultWritten(notice.launch))
+
+    async def _end(self, name: str, graceful: float) -> None:
+        if self.launch is not None and self.launch.name == name:
+            await launches.end(self._context, self.launch, graceful)
+        else:
+            await launches.end_recorded(self._context, self._group)
+        self._post(ev.LaunchGone(name))
+
+    def hurry(self) -> None:
+        """A planned end becomes an immediate one."""
+        if self.launch is not None:
+            self.launch.hurry.set()
+
+    async def close(self) -> None:
+        """Stop all work of ours; processes are not touched."""
+        for timer in self._timers.values():
+            timer.cancel()
+        tasks = [*self._tasks, *self._side]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,140 @@
+"""One group's actor: a queue of events, `domain.group.step`, the effects handed to the executor. No policy here.
+
+Every step is recorded before its effects start, so a replay of the record must give the same effects (R10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import msgspec
+
+from infctl.domain import group_events as ev
+from infctl.domain.group import Group, Phase, RestartPolicy, step
+from infctl.domain.group_events import GroupEvent
+from infctl.store.codec import encode
+from infctl.store.records import GroupSpec, GroupStatus
+from infctl.store.stamp import now_text
+from infctl_daemon.node.context import Context
+from infctl_daemon.node.executor import Executor
+
+SLOW_STEP = 0.05
+
+
+def policy(spec: GroupSpec) -> RestartPolicy:
+    r = spec.restart
+    return RestartPolicy(
+        first_delay=r.first_delay,
+        max_delay=r.max_delay,
+        attempts=r.attempts,
+        interval=r.interval,
+        load_deadline=r.load_deadline,
+        canary_deadline=r.canary_deadline,
+    )
+
+
+class GroupLoop:
+    """Made when a specification names our node, or when the state file knows a launch of the group."""
+
+    def __init__(self, context: Context, name: str, restart: RestartPolicy) -> None:
+        self._context = context
+        self.name = name
+        self.state = Group(name, restart, generation=context.state.read(name).generation)
+        self.executor = Executor(context, name, self.post)
+        self._queue: asyncio.Queue[GroupEvent] = asyncio.Queue()
+        self._launches = 0
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._context.recorder.initial("group", self.name, self.state)
+        leftover = self._context.state.read(self.name)
+        if leftover.launch and leftover.processes:
+            self.post(ev.LaunchFound(leftover.launch, leftover.generation))
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"group:{self.name}")
+
+    def adopt_policy(self, restart: RestartPolicy) -> None:
+        """The restart policy is data of the machine: a changed one is a new start of its record."""
+        if restart != self.state.policy:
+            self.state = replace(self.state, policy=restart)
+            self._context.recorder.initial("group", self.name, self.state)
+
+    def post(self, event: GroupEvent) -> None:
+        """Queue an event; never waits."""
+        self._queue.put_nowait(event)
+
+    async def _run(self) -> None:
+        while True:
+            event = await self._queue.get()
+            try:
+                self._step(event)
+            except Exception:
+                self._context.log.exception("a step failed", group=self.name, what=repr(event))
+
+    def _step(self, event: GroupEvent) -> None:
+        now = time.monotonic()
+        before = self.state
+        self.state, effects = step(before, event, now)
+        self._context.recorder.step("group", self.name, now, event, effects)
+        for effect in effects:
+            self.executor.start(effect)
+        if isinstance(event, ev.LaunchClaimed) and self.state is not before:
+            self._launches += 1
+        if self.state is not before:
+            self._context.log.debug("step", group=self.name, what=type(event).__name__, phase=self.state.phase)
+            self.publish_status()
+            self._changed.set()
+        if (took := time.monotonic() - now) > SLOW_STEP:
+            self._context.log.warning("a step was slow", group=self.name, took_ms=round(took * 1000, 1))
+
+    def publish_status(self, message: str = "") -> None:
+        """Put the owner's word on the group, if it says anything new."""
+        state, launch = self.state, self.executor.launch
+        tree = launch.tree if launch and launch.name == state.launch else None
+        failing = state.phase in (Phase.ENDING, Phase.BACKOFF, Phase.FAILED)
+        known = self._context.world.specs.get(self.name)
+        status = GroupStatus(
+            group=self.name,
+            node=self._context.node,
+            phase=str(state.phase),
+            generation=state.generation,
+            launch=state.launch,
+            pid=tree.main.pid if tree and tree.living else 0,
+            processes=len(tree.living) if tree else 0,
+            restarts=max(0, self._launches - 1),
+            reason=state.end_reason if failing else "",
+            message=message or (state.end_evidence if failing else ""),
+            spec_revision=known[1] if known else 0,
+        )
+        stamped = msgspec.structs.replace(status, updated_at=now_text())
+        self._context.status.set(self._context.keys.group_status(self.name), encode(stamped), compare=encode(status))
+
+    @property
+    def processes_left(self) -> bool:
+        launch = self.executor.launch
+        return bool(launch and launch.tree and launch.tree.living) or not self.state.gone
+
+    async def wait_idle(self, timeout: float, *, gone_is_enough: bool = False) -> bool:
+        """The group has come to rest; with `gone_is_enough`, none of its processes is left."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        while True:
+            idle = self.state.phase in (Phase.IDLE, Phase.FAILED) and self._queue.empty()
+            if idle or (gone_is_enough and not self.processes_left):
+                return True
+            if loop.time() >= until:
+                return False
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), min(0.5, max(0.01, until - loop.time())))
+            except TimeoutError:
+                continue
+
+    async def close(self) -> None:
+        """Stop deciding and doing; processes are not touched."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.executor.close()

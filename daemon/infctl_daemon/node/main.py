@@ -1,0 +1,109 @@
+"""`infctl-noded`: reads its settings, takes the lock on its state folder, runs the agent until it is told to stop.
+
+One daemon for a state folder: the lock is held as long as the process lives. The first SIGTERM or SIGINT stops the
+groups in order, the second one at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from infctl.config.load import load_node_config
+from infctl.config.node import NodeConfig
+from infctl.domain.errors import ConfigError, Conflict, InfctlError
+from infctl.domain.ids import check_name
+from infctl_daemon.node.agent import STOP_DEADLINE, Agent, Settings
+from infctl_daemon.runtime import log
+from infctl_daemon.runtime.sdnotify import Notifier
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="infctl-noded", description="Supervises the worker groups of this host.")
+    parser.add_argument("--config", metavar="node.yaml", help="settings; an argument below wins over the file")
+    parser.add_argument("--endpoints", help="etcd members as host:port, separated by commas")
+    parser.add_argument("--cluster")
+    parser.add_argument("--node", help="this host's name in the cluster")
+    parser.add_argument("--state-dir", type=Path, help="kept over restarts: generations, logs of engines")
+    parser.add_argument("--run-dir", type=Path, help="not kept over a reboot: key files")
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+    return parser.parse_args(argv)
+
+
+def settings(args: argparse.Namespace) -> Settings:
+    """Arguments over the file over INFCTL_ENDPOINTS over defaults. Raises ConfigError or UsageError."""
+    config = load_node_config(args.config) if args.config else NodeConfig()
+    given: str = args.endpoints or ""
+    found = [e.strip() for e in given.split(",") if e.strip()] or list(config.endpoints)
+    found = found or [e.strip() for e in os.environ.get("INFCTL_ENDPOINTS", "").split(",") if e.strip()]
+    if not found:
+        raise ConfigError("no etcd endpoints", hint="give --endpoints, INFCTL_ENDPOINTS or endpoints: in node.yaml")
+    return Settings(
+        endpoints=found,
+        cluster=check_name(args.cluster or config.cluster, "cluster"),
+        node=check_name(args.node or config.node, "node"),
+        state_dir=Path(args.state_dir or config.state_dir).absolute(),
+        run_dir=Path(args.run_dir or config.run_dir).absolute(),
+        limits=config.limits,
+    )
+
+
+def lock(folder: Path) -> int:
+    """Hold the state folder for this process's life. Raises Conflict when another daemon has it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise Conflict(f"another daemon runs over {folder}", reason="AlreadyRunning") from None
+    return fd
+
+
+async def serve(chosen: Settings, notify: Notifier) -> None:
+    logger = log.get("noded", node=chosen.node, cluster=chosen.cluster)
+    agent = Agent(chosen, logger)
+
+    def told() -> None:
+        if agent.stop.is_set():
+            logger.warning("told again: stopping at once")
+            agent.hurry.set()
+            return
+        logger.info("told to stop: stopping the groups")
+        notify.stopping(STOP_DEADLINE + 10.0)
+        agent.stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+    logger.info("starting", endpoints=list(chosen.endpoints), state_dir=str(chosen.state_dir))
+    # ready means supervising; a store that is away makes a daemon wait, not fail
+    notify.ready("supervising")
+    await agent.run()
+    logger.info("stopped")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = arguments(argv)
+    log.configure(args.log_level)
+    try:
+        chosen = settings(args)
+        held = lock(chosen.state_dir)
+        try:
+            asyncio.run(serve(chosen, Notifier()))
+        finally:
+            os.close(held)
+    except InfctlError as error:
+        log.get("noded").error(error.message, reason=error.reason, hint=error.hint)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

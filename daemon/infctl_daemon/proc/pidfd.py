@@ -1,0 +1,151 @@
+"""Watches every process of one launch through pidfds: the loop calls us within milliseconds of a death.
+
+Kept true: each process found is watched exactly once, by a descriptor that was checked against its start time after
+it was opened, so a reused pid is never watched or killed. New processes are looked for often while the engine loads
+and slowly afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from infctl_daemon.proc import procfs
+from infctl_daemon.proc.procfs import Ident, Stat
+
+FAST_SCAN = 0.25
+SLOW_SCAN = 5.0
+
+
+@dataclass(slots=True)
+class Watched:
+    """One process of the launch. `title` is the last one read while it lived."""
+
+    ident: Ident
+    fd: int
+    title: str = ""
+    alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One reading of /proc, made outside the loop."""
+
+    stats: list[Stat]
+    titles: dict[Ident, str]
+    shm: set[str]
+
+
+def look(main: Ident, known: frozenset[Ident]) -> Look:
+    """Read the members of the launch, their titles and their shared memory."""
+    found = procfs.members(procfs.snapshot(), main, known)
+    shm: set[str] = set()
+    for s in found:
+        shm |= procfs.shared_memory(s.ident.pid)
+    return Look(found, {s.ident: procfs.title(s.ident.pid) for s in found}, shm)
+
+
+@dataclass(slots=True)
+class Tree:
+    """All processes of one launch that were ever seen. `on_exit` is called in the loop, once for each."""
+
+    main: Ident
+    on_exit: Callable[[Watched], None]
+    on_change: Callable[[], None] = lambda: None
+    watched: dict[Ident, Watched] = field(default_factory=dict)
+    shm: set[str] = field(default_factory=set)
+    stopped: dict[Ident, str] = field(default_factory=dict)  # in state T now: evidence to show, never a trigger
+    loading: bool = True
+    _empty: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, ident: Ident, title: str = "") -> None:
+        """Watch one more process."""
+        if ident in self.watched:
+            return
+        try:
+            fd = os.pidfd_open(ident.pid)
+        except OSError:
+            return
+        seen = procfs.stat(ident.pid)
+        if seen is None or seen.ident != ident:
+            os.close(fd)
+            return
+        one = Watched(ident, fd, title)
+        self.watched[ident] = one
+        self._empty.clear()
+        asyncio.get_running_loop().add_reader(fd, self._readable, one)
+
+    def _readable(self, one: Watched) -> None:
+        asyncio.get_running_loop().remove_reader(one.fd)
+        os.close(one.fd)
+        one.fd = -1
+        one.alive = False
+        if not any(w.alive for w in self.watched.values()):
+            self._empty.set()
+        self.on_exit(one)
+
+    @property
+    def living(self) -> list[Watched]:
+        return [w for w in self.watched.values() if w.alive]
+
+    def pids(self) -> frozenset[int]:
+        """Every pid that was ever of this launch."""
+        return frozenset(i.pid for i in self.watched)
+
+    async def scan(self) -> int:
+        """Look for new members once; returns how many there were."""
+        seen = await asyncio.to_thread(look, self.main, frozenset(w.ident for w in self.living))
+        before = len(self.watched)
+        for s in seen.stats:
+            if s.state not in ("Z", "X"):
+                self.add(s.ident, seen.titles[s.ident])
+        for ident, title in seen.titles.items():
+            # a process that has ended has no title any more: keep the last one
+            if title and ident in self.watched:
+                self.watched[ident].title = title
+        self.shm |= seen.shm
+        self.stopped = {s.ident: seen.titles[s.ident] for s in seen.stats if s.state == "T"}
+        grown = len(self.watched) - before
+        if grown:
+            self.on_change()
+        return grown
+
+    async def keep_scanning(self) -> None:
+        """Scan until cancelled or until nothing is left alive."""
+        while self.living:
+            await self.scan()
+            await asyncio.sleep(FAST_SCAN if self.loading else SLOW_SCAN)
+
+    def signal_all(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """Signal every living member through its pidfd; returns how many got it."""
+        return sum(self.signal_one(w, number) for w in self.living)
+
+    @staticmethod
+    def signal_one(one: Watched, number: signal.Signals) -> bool:
+        try:
+            signal.pidfd_send_signal(one.fd, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    async def wait_empty(self, timeout: float) -> bool:
+        """Wait until no watched process lives; False when `timeout` seconds were not enough."""
+        if not self.living:
+            return True
+        try:
+            await asyncio.wait_for(self._empty.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Stop watching; the processes go on."""
+        loop = asyncio.get_running_loop()
+        for w in self.watched.values():
+            if w.fd >= 0:
+                loop.remove_reader(w.fd)
+                os.close(w.fd)
+                w.fd = -1

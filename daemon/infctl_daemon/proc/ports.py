@@ -1,0 +1,51 @@
+"""Chooses an engine's ports and finds out that one is taken before minutes of loading, not after.
+
+An engine binds its port only when the model is loaded and does not check it before, so we do: by binding it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import zlib
+from collections.abc import Collection
+
+FIRST, LAST, STEP = 12000, 21999, 300
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Nobody listens on the port. Sockets in TIME_WAIT do not count."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+            sock.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+async def wait_free(port: int, timeout: float) -> bool:
+    """The port becomes free within `timeout` seconds: after SIGKILL the kernel may hold it for a moment."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + timeout
+    while not is_free(port):
+        if loop.time() >= until:
+            return False
+        await asyncio.sleep(0.1)
+    return True
+
+
+def choose(seed: str, taken: Collection[int]) -> int:
+    """A free base port, STEP apart from the others; 0 when there is none.
+
+    `seed` (state folder and group) decides where the search starts, so that daemons which share a machine rarely
+    look at the same port at the same time.
+    """
+    slots = (LAST - FIRST + 1) // STEP
+    start = zlib.crc32(seed.encode()) % slots
+    for i in range(slots):
+        port = FIRST + (start + i) % slots * STEP
+        if port not in taken and is_free(port):
+            return port
+    return 0

@@ -1,0 +1,109 @@
+"""Reads /proc: who belongs to a launch, what a process calls itself, which shared memory it has mapped.
+
+A process is named by pid *and* start time, everywhere: a pid alone may be somebody else's by now. A process that
+vanishes while we read is simply not there.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Ident:
+    """One process, for ever: `start` is its start time in clock ticks since boot."""
+
+    pid: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The fields of /proc/<pid>/stat that we use. `state` is the letter: R S D T Z …"""
+
+    ident: Ident
+    ppid: int
+    session: int
+    state: str
+    name: str
+
+
+def stat(pid: int) -> Stat | None:
+    try:
+        raw = (_PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    # the name is in parentheses and may hold anything, so split after the last one
+    name = raw[raw.find(b"(") + 1 : raw.rfind(b")")].decode(errors="replace")
+    fields = raw[raw.rfind(b")") + 2 :].split()
+    return Stat(Ident(pid, int(fields[19])), int(fields[1]), int(fields[3]), fields[0].decode(), name)
+
+
+def is_alive(ident: Ident) -> bool:
+    """The very process still runs; one that ended and waits to be reaped does not."""
+    seen = stat(ident.pid)
+    return seen is not None and seen.ident == ident and seen.state not in ("Z", "X")
+
+
+def snapshot() -> list[Stat]:
+    """Every process of the machine; about 30 µs for each of them."""
+    found = (stat(int(name)) for name in os.listdir(_PROC) if name.isdigit())
+    return [s for s in found if s is not None]
+
+
+def members(processes: list[Stat], main: Ident, known: frozenset[Ident] = frozenset()) -> list[Stat]:
+    """The processes of a launch: those of its main's session, those known before, and the children of all these.
+
+    A child that made a session of its own is found through its parent; one whose parent died, through the session.
+    """
+    by_pid = {s.ident.pid: s for s in processes}
+    leader = by_pid.get(main.pid)
+    # a session id cannot be given away while anyone is left in it; a leader with another start time is a stranger
+    ours = leader is None or leader.ident == main
+    found = {s.ident for s in processes if s.ident in known or s.ident == main or (ours and s.session == main.pid)}
+    grew = True
+    while grew:
+        pids = {i.pid for i in found}
+        more = {s.ident for s in processes if s.ppid in pids and s.ident not in found}
+        grew = bool(more)
+        found |= more
+    return [s for s in processes if s.ident in found]
+
+
+def title(pid: int) -> str:
+    """What the process calls itself: its command line, shortened; engines overwrite it with their role."""
+    try:
+        raw = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ""
+    words = [w.decode(errors="replace") for w in raw.rstrip(b"\0 ").split(b"\0")]
+    if words and "::" in words[0]:
+        return words[0].split()[0]
+    if "-m" in words[:-1]:
+        return words[words.index("-m") + 1]
+    return " ".join(words)[:80].strip()
+
+
+def shared_memory(pid: int) -> set[str]:
+    """Names under /dev/shm that the process has mapped now."""
+    try:
+        with open(_PROC / str(pid) / "maps", encoding="utf-8", errors="replace") as lines:
+            return {
+                line.rstrip("\n").split("/dev/shm/", 1)[1].removesuffix(" (deleted)")
+                for line in lines
+                if "/dev/shm/" in line
+            }
+    except OSError:
+        return set()
+
+
+def boot_id() -> str:
+    """Names this boot of the machine: recorded pids mean nothing after the next one."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,95 @@
+"""What the daemon must know after its own death: each group's highest generation and the processes of its launch.
+
+One file for a group, replaced whole (write, fsync, rename, fsync of the folder): a reader sees the old one or the new
+one. The generation in it never falls. Processes count only within the boot that started them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from infctl.domain.ids import check_name
+from infctl_daemon.proc import procfs
+from infctl_daemon.proc.procfs import Ident
+
+
+class Process(msgspec.Struct, frozen=True):
+    pid: int
+    start: int
+    title: str = ""
+
+    @property
+    def ident(self) -> Ident:
+        return Ident(self.pid, self.start)
+
+
+class GroupState(msgspec.Struct, frozen=True, kw_only=True):
+    """`processes[0]` is the main one; an empty list means that nothing runs."""
+
+    v: int = 1
+    group: str
+    generation: int = 0
+    launch: str = ""
+    boot_id: str = ""
+    port: int = 0
+    count: int = 0  # launches ever, for the rendezvous port
+    processes: list[Process] = msgspec.field(default_factory=list)
+
+
+def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace `path` by `data` so that a crash leaves the old content or the new, never a mixture."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(fd, mode)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class StateFile:
+    """The state of all groups of one daemon, in `<folder>/groups/`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "groups"
+
+    def _path(self, group: str) -> Path:
+        return self._folder / f"{check_name(group, 'group')}.json"
+
+    def groups(self) -> list[str]:
+        """Every group that has a file."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(p.stem for p in self._folder.glob("*.json") if not p.name.startswith("."))
+
+    def read(self, group: str) -> GroupState:
+        """What is known of the group; a file that does not decode counts as none (etcd still has the generation)."""
+        try:
+            return msgspec.json.decode(self._path(group).read_bytes(), type=GroupState)
+        except (OSError, msgspec.MsgspecError):
+            return GroupState(group=group)
+
+    def write(self, state: GroupState) -> None:
+        """Keep `state`; its generation is raised to the one already there if it is lower."""
+        known = self.read(state.group)
+        if known.generation > state.generation:
+            state = msgspec.structs.replace(state, generation=known.generation)
+        write_durably(self._path(state.group), msgspec.json.encode(state))
+
+    def leftovers(self, group: str) -> tuple[Process, ...]:
+        """Processes recorded by an earlier daemon in this boot, main first, dead or alive."""
+        state = self.read(group)
+        return tuple(state.processes) if state.boot_id == procfs.boot_id() else ()

@@ -1,0 +1,56 @@
+"""Logs of the long-running processes: one JSON object a line on stderr, `*_at` in RFC 3339 UTC.
+
+Nothing secret is logged: values whose field is named like a key are replaced here, whoever logs them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+_SECRET = ("api_key", "admin_api_key", "secret", "password", "token_value", "authorization")
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+Logger = structlog.typing.FilteringBoundLogger
+
+
+def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for field in _SECRET:
+        if field in event:
+            event[field] = "***"
+    return event
+
+
+class _Bridge(logging.Handler):
+    """Records of the standard library's loggers as lines of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = structlog.get_logger(process=record.name)
+        log.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
+
+
+def configure(level: str = "info") -> None:
+    """Set up logging for this process: structlog, and the standard library's loggers (warnings up) through it."""
+    logging.basicConfig(handlers=[_Bridge()], level=max(_LEVELS.get(level, 20), logging.WARNING), force=True)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="logged_at"),
+            structlog.processors.format_exc_info,
+            _redact,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS.get(level, 20)),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def get(process: str, **fields: Any) -> Logger:
+    logger: Logger = structlog.get_logger(process=process, **fields)
+    return logger
