@@ -91,8 +91,10 @@ if ! model_done; then
   HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false "$venv/bin/python" "$model_script" "$fresh" >&2
   printf '%s\n' "$model_hash" >"$fresh/.infctl-recipe"
   chmod 755 "$fresh"
-  rm -rf "$model"
+  stale="$fresh.old" # a reader never meets half a folder
+  [[ ! -e "$model" ]] || mv "$model" "$stale"
   mv "$fresh" "$model"
+  rm -rf "$stale"
   trap - EXIT
 fi
 report

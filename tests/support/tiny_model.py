@@ -30,7 +30,14 @@ def corpus() -> list[str]:
     does = ["sends", "keeps", "counts", "drains", "replays", "watches", "starts", "moves", "follows", "returns"]
     what = ["tokens", "frames", "a prompt", "the lease", "its queue", "the request", "an answer", "two groups"]
     when = ["again", "at once", "before the deadline", "after a fault", "in order", "without a gap", "for the user"]
-    return [f"{a.capitalize()} {b} {c} {d}. " for a in who for b in does for c in what for d in when]
+    names = [
+        a + b + c
+        for a in ("ba", "dor", "fi", "lum", "ster", "qua", "zin")
+        for b in ("ka", "ni", "rou", "gle")
+        for c in ("m", "ve", "xt")
+    ]
+    lines = [f"{a.capitalize()} {b} {c} {d}. " for a in who for b in does for c in what for d in when]
+    return [f"{names[i % len(names)]} {line}" for i, line in enumerate(lines)]
 
 
 def write_tokenizer(out: Path) -> None:
@@ -47,7 +54,7 @@ def write_tokenizer(out: Path) -> None:
         show_progress=False,
     )
     tok.train_from_iterator(corpus(), trainer)
-    if tok.get_vocab_size() > VOCAB:
+    if tok.get_vocab_size() != VOCAB:
         raise SystemExit(f"the tokenizer has {tok.get_vocab_size()} entries, the model has {VOCAB}")
     tok.save(str(out / "tokenizer.json"))
     config = {
