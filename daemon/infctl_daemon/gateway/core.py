@@ -293,6 +293,11 @@ class Core:
         lease = self._fading_lease if finished else self._live_lease
         self._journal.put(self.keys.stream(stream.id), encode(record), lease)
 
+    def record_all(self) -> None:
+        """The lease of the live streams was replaced: its keys went with it."""
+        for stream in self.streams.values():
+            self.record(stream)
+
     def announce(self, kind: str, subject: str, launch: str, message: str, fields: dict[str, Any]) -> None:
         """Write an event for people and for the timeline."""
         notice = self.fleet.faulted(launch) if launch else None

@@ -103,25 +103,3 @@ class Journal:
         await asyncio.sleep(self._retry)
         self._retry = min(1.0, self._retry * 2)
         self._wake.set()
-
-
-class RotatingLease:
-    """A lease for things that need only to fade: a new one each `every` seconds, each living `ttl` seconds."""
-
-    def __init__(self, store: Store, *, ttl: float, every: float) -> None:
-        self._store = store
-        self._ttl = ttl
-        self._every = every
-        self.id = 0
-
-    def current(self) -> int:
-        return self.id
-
-    async def run(self) -> None:
-        while True:
-            try:
-                self.id = (await self._store.grant(self._ttl)).id
-            except StoreError:
-                await asyncio.sleep(1.0)
-                continue
-            await asyncio.sleep(self._every)

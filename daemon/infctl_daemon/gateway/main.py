@@ -18,7 +18,6 @@ from typing import Any
 import aiohttp
 import structlog
 from aiohttp import web
-from infctl.store.lease_keeper import LeaseKeeper
 
 from infctl import __version__
 from infctl.adapters.etcd import EtcdStore
@@ -35,7 +34,8 @@ from infctl_daemon.gateway.admin import admin_app
 from infctl_daemon.gateway.core import Core
 from infctl_daemon.gateway.fleet import Fleet
 from infctl_daemon.gateway.http import client_app
-from infctl_daemon.gateway.journal import Journal, RotatingLease
+from infctl_daemon.gateway.journal import Journal
+from infctl_daemon.gateway.leases import HeldLease, RotatingLease
 from infctl_daemon.gateway.vocabulary import Vocabularies
 from infctl_daemon.runtime import log as logging
 from infctl_daemon.runtime.recorder import Recorder
@@ -116,8 +116,8 @@ async def _run(
     fleet = Fleet(store, keys, Vocabularies())
     journal = Journal(store)
     recorder = Recorder("gateway")
-    own = LeaseKeeper(store, limits.lease_ttl)
-    live = LeaseKeeper(store, limits.resume_window)
+    own = HeldLease(store, limits.lease_ttl)
+    live = HeldLease(store, limits.resume_window, on_new=lambda: core.record_all())
     fading = RotatingLease(store, ttl=FADE_TTL, every=FADE_EVERY)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -126,9 +126,9 @@ async def _run(
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as http:
         core = Core(
             name, keys, limits, fleet, journal, recorder, http,
-            live_lease=lambda: live.lease_id or 0,
+            live_lease=live.current,
             fading_lease=fading.current,
-            own_lease=lambda: own.lease_id or 0,
+            own_lease=own.current,
         )  # fmt: skip
         clients = web.AppRunner(client_app(core), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         operators = web.AppRunner(admin_app(core, journal), access_log=None, shutdown_timeout=1.0)
@@ -169,7 +169,7 @@ async def _listen(runner: web.AppRunner, at: tuple[str, int], flag: str) -> str:
     return f"http://{host}:{port}"
 
 
-async def _publish(core: Core, keys: Keys, journal: Journal, own: LeaseKeeper, url: str, admin_url: str) -> None:
+async def _publish(core: Core, keys: Keys, journal: Journal, own: HeldLease, url: str, admin_url: str) -> None:
     """Keep `gateways/<gw>` fresh."""
     incarnation = base32(os.urandom(5), 8)
     started = stamp.now_text()
@@ -186,8 +186,8 @@ async def _publish(core: Core, keys: Keys, journal: Journal, own: LeaseKeeper, u
             updated_at=stamp.now_text(),
             stats={"admin": admin_url, "journal_lag": journal.lag, "counters": dict(core.counters)},
         )
-        journal.put(keys.gateway(core.name), encode(record), lambda: own.lease_id or 0)
-        await asyncio.sleep(PUBLISH_EVERY if own.lease_id else 0.1)
+        journal.put(keys.gateway(core.name), encode(record), own.current)
+        await asyncio.sleep(PUBLISH_EVERY if own.id else 0.1)
 
 
 async def _notify(fleet: Fleet) -> None:
