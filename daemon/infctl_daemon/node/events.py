@@ -30,7 +30,7 @@ class EventWriter:
         self._actor = f"node/{node}"
         self._lease = RotatingLease(store)
         self._waiting: deque[tuple[str, EventRecord]] = deque(maxlen=MAX_WAITING)
-        self._said: dict[tuple[str, str, str], float] = {}
+        self._said: dict[tuple[str, ...], float] = {}
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -40,7 +40,7 @@ class EventWriter:
     ) -> None:
         """Queue one event. Never waits."""
         now = asyncio.get_running_loop().time()
-        word = (kind, subject, message)
+        word = (kind, subject, message, str(fields.get("launch", "")))
         if now - self._said.get(word, -REPEAT_AFTER) < REPEAT_AFTER:
             return
         self._said = {w: t for w, t in self._said.items() if now - t < REPEAT_AFTER}

@@ -205,7 +205,7 @@ class Executor:
                 if version and version != launch.model.revision:
                     self._post(ev.SpawnFailed(name, f"serves weights {version!r}, not {launch.model.revision!r}"))
                     return
-                await launch.tree.scan()
+                await launch.tree.scan(deep=True)
                 seen = roles.ranks(launch.titles)
                 if version and seen >= launch.spec.tp:
                     launch.tree.loading = False

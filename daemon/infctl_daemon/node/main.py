@@ -91,6 +91,8 @@ async def serve(chosen: Settings, notify: Notifier) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
+    # /proc is read in a thread; at the usual 5 ms it would hold up the loop just when a fault is being written
+    sys.setswitchinterval(0.0005)
     log.configure(args.log_level)
     try:
         chosen = settings(args)

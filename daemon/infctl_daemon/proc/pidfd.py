@@ -39,11 +39,11 @@ class Look:
     shm: set[str]
 
 
-def look(main: Ident, known: frozenset[Ident]) -> Look:
-    """Read the members of the launch, their titles and their shared memory."""
+def look(main: Ident, known: frozenset[Ident], deep: bool) -> Look:
+    """Read the members of the launch and their titles; their shared memory too with `deep`, which costs more."""
     found = procfs.members(procfs.snapshot(), main, known)
     shm: set[str] = set()
-    for s in found:
+    for s in found if deep else ():
         shm |= procfs.shared_memory(s.ident.pid)
     return Look(found, {s.ident: procfs.title(s.ident.pid) for s in found}, shm)
 
@@ -95,9 +95,9 @@ class Tree:
         """Every pid that was ever of this launch."""
         return frozenset(i.pid for i in self.watched)
 
-    async def scan(self) -> int:
+    async def scan(self, *, deep: bool = False) -> int:
         """Look for new members once; returns how many there were."""
-        seen = await asyncio.to_thread(look, self.main, frozenset(w.ident for w in self.living))
+        seen = await asyncio.to_thread(look, self.main, frozenset(w.ident for w in self.living), deep)
         before = len(self.watched)
         for s in seen.stats:
             if s.state not in ("Z", "X"):
@@ -115,8 +115,10 @@ class Tree:
 
     async def keep_scanning(self) -> None:
         """Scan until cancelled or until nothing is left alive."""
+        turn = 0
         while self.living:
-            await self.scan()
+            await self.scan(deep=not self.loading or turn % 8 == 0)
+            turn += 1
             await asyncio.sleep(FAST_SCAN if self.loading else SLOW_SCAN)
 
     def signal_all(self, number: signal.Signals = signal.SIGKILL) -> int:
