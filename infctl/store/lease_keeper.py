@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 TRY_S = 1.5  # one renewal; a member that hangs costs no more than this before the next one is asked
 RETRY_S = 0.2
-_GUARD_S = 0.02
+_GUARD_S = 0.05
 
 
 class LeaseKeeper:
