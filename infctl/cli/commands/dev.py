@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from infctl.domain.errors import UsageError
+
+if TYPE_CHECKING:
+    from infctl.client.local.plan import Engine as EngineKind
 
 HELP = "Run a cluster on this machine: etcd, one daemon, one gateway, two groups of two ranks."
 
@@ -29,13 +34,46 @@ Examples:
 Engine = Annotated[str, typer.Option("--engine", metavar="sim|sglang", help="The simulated engine, or real SGLang.")]
 
 
+def parse_engine(text: str) -> EngineKind:
+    """Raises UsageError."""
+    from infctl.client.local.plan import Engine as EngineKind
+
+    try:
+        return EngineKind(text)
+    except ValueError:
+        raise UsageError(f"no engine {text!r}", hint="one of: sim, sglang") from None
+
+
 def up(engine: Engine = "sim") -> None:
-    pass
+    from infctl.cli import io
+    from infctl.cli.running import run_async
+    from infctl.client import dev
+
+    chosen = parse_engine(engine)
+    if chosen.value == "sim":
+        io.err("engine: simulated (infctl dev up --engine sglang runs the real one)")
+    running = run_async(dev.up(chosen, io.err))
+    io.out(f"gateway  {running.gateway}")
+    io.out(f"admin    {running.admin}")
+    io.out(f"etcd     {running.endpoint}  (context {dev.CONTEXT})")
+    io.err("next: infctl get groups, and infctl dev down to stop it")
 
 
 def status() -> None:
-    pass
+    from infctl.cli import io
+    from infctl.client import dev
+
+    parts = dev.status()
+    for part in parts:
+        io.out(f"{part.name:<8} {f'pid {part.pid}' if part.pid else 'not running':<12} {part.where}".rstrip())
+    if any(part.pid is None for part in parts):
+        raise typer.Exit(1)
 
 
 def down() -> None:
-    pass
+    from infctl.cli import io
+    from infctl.cli.running import run_async
+    from infctl.client import dev
+
+    stopped = run_async(dev.down(io.err))
+    io.out(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")
