@@ -56,12 +56,12 @@ class Member:
     """One endpoint and its channel, made at the first call (in the loop that uses it)."""
 
     def __init__(self, endpoint: str, tls: TlsFiles | None) -> None:
-        scheme, _, rest = endpoint.partition("://")
-        if not rest:
+        scheme, separator, rest = endpoint.partition("://")
+        if not separator:
             scheme, rest = ("http" if tls is None or endpoint.startswith("unix:") else "https"), endpoint
-        if scheme not in ("http", "https") or not rest.strip("/"):
-            raise ConfigError(f"not an etcd endpoint: {endpoint!r}", hint="host:port, http(s)://host:port, unix:/path")
         self.target = rest if rest.startswith("unix:") else rest.rstrip("/")
+        if scheme not in ("http", "https") or ":" not in self.target:
+            raise ConfigError(f"not an etcd endpoint: {endpoint!r}", hint="host:port, http(s)://host:port, unix:/path")
         self._tls = (tls or TlsFiles()) if scheme == "https" else None
         self._channel: Any = None
         self._stubs: dict[str, Any] = {}
