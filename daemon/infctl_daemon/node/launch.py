@@ -30,7 +30,12 @@ from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.procfs import Ident
 from infctl_daemon.proc.state_file import GroupState, Process, write_durably
 
-PORT_WAIT = 10.0
+PORT_WAIT = 5.0  # after SIGKILL the kernel may hold a port for moments; longer means somebody else
+
+
+def _new_key() -> str:
+    # begins with a letter: the engine turns its file into arguments, where '-…' would be a flag
+    return "k" + secrets.token_hex(24)
 
 
 @dataclass(slots=True)
@@ -41,7 +46,7 @@ class Launch:
     spec: GroupSpec
     pool: PoolSpec
     generation: int
-    api_key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    api_key: str = field(default_factory=_new_key)
     model: Identity | None = None
     port: int = 0
     engine: Engine | None = None
