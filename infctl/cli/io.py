@@ -84,3 +84,8 @@ def close_quietly() -> None:
             stream.flush()
         except (BrokenPipeError, ValueError):
             os.dup2(null, stream.fileno())
+
+
+def stderr() -> TextIO:
+    """For asking whether talk is coloured."""
+    return sys.stderr

@@ -155,7 +155,7 @@ def _group(s: Snapshot, name: str) -> Doc:
         name,
         _group_spec(spec) if spec else None,
         {
-            "phase": status.phase if status else None,
+            "phase": status.phase.capitalize() if status else None,
             "reason": _or_null(status.reason) if status else None,
             "message": _or_null(status.message) if status else None,
             "ready": endpoint is not None and endpoint.state == "ready",
