@@ -147,7 +147,7 @@ class Surface:
     # -- generation -----------------------------------------------------------------------------------------
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        raw = await request.read()
+        raw = await _json_body(request)
         try:
             wanted = read_generate(raw, self._limits)
             live = self._engine.submit(wanted)
@@ -353,7 +353,7 @@ class Surface:
     # -- text -----------------------------------------------------------------------------------------------
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        body = parse_json(await request.read())
+        body = parse_json(await _json_body(request))
         prompt, messages = (body.get("prompt"), body.get("messages")) if isinstance(body, dict) else (None, None)
         if (prompt is None) == (messages is None):
             raise Malformed(
@@ -378,7 +378,7 @@ class Surface:
         return _json(frames.encode({"tokens": tokens, "count": count, "max_model_len": self._context}))
 
     async def detokenize(self, request: web.Request) -> web.Response:
-        body = parse_json(await request.read())
+        body = parse_json(await _json_body(request))
         tokens = body.get("tokens") if isinstance(body, dict) else None
         if not isinstance(tokens, list) or not all(isinstance(t, int | list) for t in tokens):
             raise Malformed(
@@ -391,6 +391,15 @@ class Surface:
         else:
             text = self._tokenizer.decode(tokens, skip_special_tokens=skip)
         return _json(frames.encode({"text": text}))
+
+
+async def _json_body(request: web.Request) -> bytes:
+    if request.content_type != "application/json":
+        raise Malformed(
+            "'loc': ['header', 'content-type'], "
+            "'msg': \"Unsupported Media Type: Only 'application/json' is allowed\", 'type': 'value_error'"
+        )
+    return await request.read()
 
 
 async def _server_header(_: web.Request, response: web.StreamResponse) -> None:
