@@ -124,7 +124,9 @@ class EmbeddedEtcd:
                 return running
             except StartFailed:
                 if self.attached:
-                    raise
+                    if running.alive or attempt == 2:
+                        raise
+                    continue  # the one we joined was just about to end
                 await self.stop()
                 # somebody took a free port between our look and etcd's bind: worth another one
                 if attempt == 2 or "address already in use" not in self._log_tail() or self._client_port:

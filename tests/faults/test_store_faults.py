@@ -6,6 +6,7 @@ Each test runs on every etcd program found on this machine.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from pathlib import Path
 
@@ -253,3 +254,26 @@ async def test_a_slow_reader_is_not_taken_for_a_dead_member(binary: EtcdBinary, 
             got += [event.key for event in item.events] if isinstance(item, Events) else []
         assert got == [f"w/{n}" for n in range(1, 60)]
         await watch.aclose()
+
+
+@every_etcd
+async def test_a_database_that_was_replaced_under_us_is_not_served(binary: EtcdBinary, tmp_path: Path) -> None:
+    async with live_etcd(binary, tmp_path) as etcd, store_on(etcd.endpoint) as store:
+        start = 0
+        for n in range(5):
+            start = await store.put(f"w/{n}", b"")
+        reader = Reader(store.watch("w/", start_revision=start))
+        await reader.until_keys("w/4")
+        etcd.kill()
+        shutil.rmtree(tmp_path / "data")
+        await etcd.start()
+        for call in (store.get("w/0"), store.range("w/"), store.txn((), ())):
+            with pytest.raises(StoreUnavailable) as caught:
+                await call
+            assert caught.value.reason == "StoreReplaced"
+        async with store_on(etcd.endpoint) as other:
+            await other.put("w/foreign", b"")
+        await asyncio.sleep(1.5)
+        assert isinstance(reader.items[-1], Interrupted) and reader.count(Interrupted) == 1
+        assert [e.key for e in reader.events] == ["w/4"]
+        await reader.close()

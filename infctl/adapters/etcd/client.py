@@ -19,7 +19,7 @@ import grpc.aio
 
 from infctl.adapters.etcd.channel import Member, Members, TlsFiles
 from infctl.adapters.etcd.convert import key_value, put_request, range_request, txn_request, txn_result
-from infctl.adapters.etcd.errors import certainly_not_sent, classify
+from infctl.adapters.etcd.errors import FUTURE_REVISION, certainly_not_sent, classify, replaced
 from infctl.adapters.etcd.messages import message
 from infctl.adapters.etcd.watch import EtcdWatch
 from infctl.domain.errors import LeaseLost, StoreUnavailable
@@ -27,6 +27,7 @@ from infctl.ports.store import Compare, KeyValue, Lease, Op, Put, RangeResult, S
 
 _PAUSE_S = 0.1  # between two rounds over the members
 _REFUSED_FOR_S = 1.0  # how long one call goes on where every member refuses the connection
+_LINEARIZABLE = ("Range", "Put", "Txn")  # their answers can never be older than what we knew when we asked
 _MIN_TRY_S = 1.0  # a member gets at least this long before a read turns to the next
 
 
@@ -44,6 +45,11 @@ class EtcdStore:
     def endpoint(self) -> str:
         """The member in use."""
         return self._members.current.target
+
+    @property
+    def revision(self) -> int:
+        """The highest revision that any answer has carried."""
+        return self._revision
 
     async def get(self, key: str, *, timeout: float = 5.0) -> KeyValue | None:
         response = await self.call("Range", range_request(key, prefix=False), timeout, read=True)
@@ -149,16 +155,15 @@ class EtcdStore:
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + timeout
-        linearizable = rpc in ("Range", "Put", "Txn", "DeleteRange")
         failures = 0
         while True:
             member = self._member()
             left = deadline - loop.time()
-            share = left if not read else max(_MIN_TRY_S, left / max(1, len(self._members) - failures))
-            seen = self._revision if linearizable and not getattr(request, "revision", 0) else 0
+            share = max(_MIN_TRY_S, left / max(1, len(self._members) - failures)) if read else left
+            floor = self._revision if rpc in _LINEARIZABLE else None
             try:
                 response = await member.unary(rpc, request, min(left, share), require_leader=rpc != "Status")
-                self.check_header(response.header, seen if linearizable else None)
+                self.check_header(response.header, floor)
                 return response
             except grpc.aio.AioRpcError as error:
                 code, text = error.code().name, error.details() or ""
@@ -170,15 +175,13 @@ class EtcdStore:
                 raise failure
             self._members.rotate(member)
             failures += 1
-            not_sent = certainly_not_sent(code, text)
-            if not (read or not_sent):
+            again = certainly_not_sent(code, text) or (read and FUTURE_REVISION not in text)
+            everyone_asked = failures % len(self._members) == 0
+            now = loop.time()
+            if not again or now + _PAUSE_S >= deadline or (everyone_asked and now - started > _REFUSED_FOR_S):
                 raise failure
-            if failures % len(self._members) == 0:
-                if loop.time() - started > _REFUSED_FOR_S and failures >= len(self._members):
-                    raise failure
+            if everyone_asked:
                 await asyncio.sleep(_PAUSE_S)
-            if loop.time() >= deadline:
-                raise failure
 
     def _member(self) -> Member:
         if self._closed:
@@ -192,7 +195,7 @@ class EtcdStore:
             raise StoreUnavailable("the store was closed during the call") from None
 
     def check_header(self, header: Any, floor: int | None = None) -> None:
-        """Refuse answers of another database. `floor`: revision known when a linearizable call was sent."""
+        """Refuse answers of another database. `floor`: the revision that this answer cannot be older than."""
         if self._cluster_id and header.cluster_id and header.cluster_id != self._cluster_id:
             raise StoreUnavailable(
                 f"etcd's cluster id changed from {self._cluster_id:x} to {header.cluster_id:x}",
@@ -203,9 +206,5 @@ class EtcdStore:
         if floor is None:
             return
         if header.revision < floor:
-            raise StoreUnavailable(
-                f"etcd's revision fell from {floor} to {header.revision}",
-                reason="StoreReplaced",
-                hint="was the database restored from a backup? restart after checking it",
-            )
+            raise replaced(floor, header.revision)
         self._revision = max(self._revision, header.revision)

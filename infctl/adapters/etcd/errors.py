@@ -22,6 +22,9 @@ _REFUSED = (
     ("OUT_OF_RANGE", "too large lease ttl"),
 )
 
+# no outage of one member: the store as a whole has not got there (or not any more)
+FUTURE_REVISION = "required revision is a future revision"
+
 # gRPC never handed the request to a connection: the only failure after which a write may be sent again.
 _NOT_SENT = ("failed to connect to all addresses", "connection refused", "name resolution", "dns resolution")
 
@@ -29,6 +32,16 @@ _NOT_SENT = ("failed to connect to all addresses", "connection refused", "name r
 def invalid_request(text: str) -> StoreError:
     """The store refuses this request, whoever sends it and however often: a bug of the caller."""
     return StoreError(f"the store refused the request: {text}", reason="InvalidRequest", hint="this is a bug")
+
+
+def replaced(known: int, now: int | None = None) -> StoreUnavailable:
+    """The store went back behind a revision it had shown: hold and shout, because its content is not what we know."""
+    to = "" if now is None else f" to {now}"
+    return StoreUnavailable(
+        f"etcd's revision fell below {known}{to}",
+        reason="StoreReplaced",
+        hint="was the database restored from a backup, or wiped? restart after checking it",
+    )
 
 
 def classify(code: str, text: str) -> StoreError:

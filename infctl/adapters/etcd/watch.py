@@ -26,7 +26,7 @@ import grpc.aio
 
 from infctl.adapters.etcd.channel import Member, Members
 from infctl.adapters.etcd.convert import key_range, range_request, watch_event
-from infctl.adapters.etcd.errors import classify
+from infctl.adapters.etcd.errors import FUTURE_REVISION, classify, replaced
 from infctl.adapters.etcd.messages import message
 from infctl.domain.errors import Compacted, StoreError, StoreUnavailable
 from infctl.ports.store import Alive, Events, Interrupted, Relist, WatchItem
@@ -137,9 +137,11 @@ class EtcdWatch:
             try:
                 await self._store.call("Range", request, PATIENCE_S, read=True)
             except StoreUnavailable as error:
-                if "future revision" not in error.message:
+                if FUTURE_REVISION not in error.message:
                     raise
-                # starting in the future is allowed; a database that lost revisions is found by the answers
+                if self._next - 1 <= self._store.revision:
+                    raise replaced(self._store.revision) from None
+                # otherwise the caller chose to start in the future
 
     async def _relist(self) -> bool:
         try:
@@ -197,7 +199,7 @@ class EtcdWatch:
 
     async def _take(self, response: Any, fresh: Fresh) -> Fresh:
         """Hand on one answer; returns whether the view is known to be as new as the member's."""
-        self._store.check_header(response.header)
+        self._store.check_header(response.header, 0)
         if response.canceled:
             if response.compact_revision:
                 raise Compacted("the watch was compacted", compact_revision=response.compact_revision)
