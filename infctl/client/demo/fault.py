@@ -64,4 +64,4 @@ class Target:
             if process.pid != os.getpid():
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(signal.SIGKILL)
-        return Struck(f"SIGKILL to all {len(self._processes)} processes of the group", at, at_ms)
+        return Struck(f"SIGKILL to all {len(self._processes)} processes", at, at_ms)

@@ -152,7 +152,7 @@ class LocalCluster:
             if waited > chosen.start_deadline:
                 raise DeadlineExceeded(
                     f"the groups are not ready after {chosen.start_deadline:.0f} s: "
-                    + ", ".join(f"group/{g} {phases.get(g, 'unknown')}" for g in GROUPS),
+                    + ", ".join(f"group/{g} {phases.get(g, "waiting")}" for g in GROUPS),
                     hint=f"logs are in {self.layout.logs} and {self.layout.node_state}",
                 )
             if loop.time() - told >= _TELL_EVERY:
@@ -163,7 +163,7 @@ class LocalCluster:
 
     async def _look(self, store: EtcdStore) -> tuple[dict[str, str], GatewayRecord | None]:
         """The phase of each group, `ready` once its endpoint is published; the gateway's record."""
-        phases = dict.fromkeys(GROUPS, "unknown")
+        phases = dict.fromkeys(GROUPS, "waiting")
         gateway = None
         with contextlib.suppress(StoreError, BadRecord):
             for group in GROUPS:
