@@ -72,8 +72,8 @@ def _unknown(record: msgspec.Struct, raw: dict[str, Any]) -> dict[str, Any]:
     for name, value in raw.items():
         if name not in record.__struct_fields__:
             found[name] = value
-        elif isinstance(inner := getattr(record, name), msgspec.Struct) and isinstance(value, dict):
-            found[name] = _unknown(inner, value)
+        elif isinstance(inner := getattr(record, name), msgspec.Struct) and (deeper := _unknown(inner, value)):
+            found[name] = deeper
     return found
 
 

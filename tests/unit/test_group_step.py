@@ -1,0 +1,395 @@
+"""`domain.group.step`, one decision at a time: what a state and an event give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from infctl.domain import group_events as ev
+from infctl.domain.group import ALIVE, STORE_RETRY, Group, Phase, RestartPolicy, step
+
+POLICY = RestartPolicy(attempts=3, interval=100.0)
+
+
+def after(group: Group, *events: ev.GroupEvent, now: float = 0.0) -> Group:
+    for event in events:
+        group, _ = step(group, event, now)
+    return group
+
+
+IDLE = after(Group("a", POLICY), ev.LeaseHeld(1))
+CLAIMING = after(IDLE, ev.SpecApplied("v1"))
+SPAWNING = after(CLAIMING, ev.LaunchClaimed("a-1", 4))
+LOADING = after(SPAWNING, ev.Spawned("a-1", 100))
+CANARY = after(LOADING, ev.EngineLoaded("a-1", 2))
+PUBLISHING = after(CANARY, ev.CanaryPassed("a-1"))
+READY = after(PUBLISHING, ev.EndpointPublished("a-1", 4))
+ENDING = after(READY, ev.ProcessExited("a-1", 101, "scheduler_TP1"), now=10.0)
+BACKOFF = after(ENDING, ev.FaultWritten("a-1"), ev.LaunchGone("a-1"), now=10.0)
+FAILED = after(
+    replace(READY, failures=(7.0, 8.0, 9.0)),
+    ev.HangConfirmed("a-1", "silent"),
+    ev.FaultWritten("a-1"),
+    ev.LaunchGone("a-1"),
+    now=10.0,
+)
+STOPPING = after(READY, ev.SpecDeleted())
+EVERY_STATE = {
+    "idle": IDLE,
+    "claiming": CLAIMING,
+    "spawning": SPAWNING,
+    "loading": LOADING,
+    "canary": CANARY,
+    "publishing": PUBLISHING,
+    "ready": READY,
+    "ending": ENDING,
+    "stopping": STOPPING,
+    "backoff": BACKOFF,
+    "failed": FAILED,
+    "fresh": Group("a"),
+}
+ALIVE_STATES = [SPAWNING, LOADING, CANARY, PUBLISHING, READY]
+SOME_EVENTS: tuple[ev.GroupEvent, ...] = tuple(
+    event
+    for launch in ("a-1", "a-0", "")
+    for event in (
+        ev.SpecApplied("v1"),
+        ev.SpecApplied("v2"),
+        ev.SpecDeleted(),
+        ev.LaunchFound(launch, 4),
+        ev.LaunchClaimed(launch, 4),
+        ev.LaunchClaimed(launch, 5),
+        ev.GenerationClaimed(launch, 3),
+        ev.GenerationClaimed(launch, 5),
+        ev.ClaimRefused(launch, "another writer"),
+        *(ev.StoreFailed(what, launch) for what in ("ClaimLaunch", "ClaimGeneration", "PublishEndpoint", "WriteFault")),
+        ev.StoreFailed("RunCanary", launch),
+        ev.StoreFailed("nonsense", launch),
+        ev.Spawned(launch, 1),
+        ev.SpawnFailed(launch, "no file"),
+        ev.EngineLoaded(launch, 2),
+        ev.CanaryPassed(launch),
+        ev.CanaryFailed(launch, "wrong"),
+        ev.EndpointPublished(launch, 4),
+        ev.ProcessExited(launch, 1, "main"),
+        ev.LaunchGone(launch),
+        ev.FaultWritten(launch),
+        ev.FaultSeen(launch, "operator"),
+        ev.HangConfirmed(launch, "silent"),
+        ev.LeaseEnded(),
+        ev.LeaseHeld(2),
+        *(
+            ev.TimerFired(n, launch)
+            for n in ("relaunch", "claim", "load", "canary", "recheck", "publish", "fault", "x")
+        ),
+    )
+)
+
+
+def test_the_events_here_are_all_there_are() -> None:
+    assert {type(e) for e in SOME_EVENTS} == set(get_args(ev.GroupEvent))
+
+
+def test_the_states_here_are_the_phases_they_are_named_after() -> None:
+    assert {s.phase for s in EVERY_STATE.values()} == set(Phase)
+
+
+@pytest.mark.parametrize("state", EVERY_STATE.values(), ids=EVERY_STATE.keys())
+def test_no_event_raises_in_any_state_and_no_generation_falls(state: Group) -> None:
+    for event in SOME_EVENTS:
+        moved, effects = step(state, event, 50.0)
+        assert moved.generation >= state.generation
+        assert all(isinstance(e, get_args(ev.GroupEffect)) for e in effects)
+
+
+@pytest.mark.parametrize("state", EVERY_STATE.values(), ids=EVERY_STATE.keys())
+def test_a_store_that_does_not_answer_moves_nothing_and_kills_nothing(state: Group) -> None:
+    for event in SOME_EVENTS:
+        if isinstance(event, ev.StoreFailed):
+            moved, effects = step(state, event, 50.0)
+            assert moved == state
+            assert all(isinstance(e, ev.SetTimer) for e in effects)
+
+
+@pytest.mark.parametrize("state", EVERY_STATE.values(), ids=EVERY_STATE.keys())
+def test_an_event_of_another_launch_changes_nothing(state: Group) -> None:
+    """Claims and their timers belong to the group: they name no launch, or one that is not there yet."""
+    of_the_group = {
+        *(ev.TimerFired(name, "a-0") for name in ("relaunch", "claim")),
+        ev.StoreFailed("ClaimLaunch", "a-0"),
+    }
+    claims = ev.LaunchClaimed | ev.LaunchFound | ev.ClaimRefused
+    for event in SOME_EVENTS:
+        other = getattr(event, "launch", "") == "a-0"
+        if other and event not in of_the_group and not isinstance(event, claims):
+            assert step(state, event, 50.0) == (state, ()), event
+
+
+# the straight road
+def test_a_group_is_claimed_spawned_loaded_checked_and_published_in_that_order() -> None:
+    group, done = Group("a", POLICY), []
+    for event in (
+        ev.LeaseHeld(1),
+        ev.SpecApplied("v1"),
+        ev.LaunchClaimed("a-1", 4),
+        ev.Spawned("a-1", 9),
+        ev.EngineLoaded("a-1", 2),
+        ev.CanaryPassed("a-1"),
+        ev.EndpointPublished("a-1", 4),
+    ):
+        group, effects = step(group, event, 0.0)
+        done += [e for e in effects if not isinstance(e, ev.SetTimer | ev.Announce)]
+    assert group.phase is Phase.READY and group.running == "v1"
+    assert done == [
+        ev.ClaimLaunch(0),
+        ev.SpawnLaunch("a-1"),
+        ev.AwaitLoad("a-1"),
+        ev.RunCanary("a-1"),
+        ev.PublishEndpoint("a-1", 4),
+    ]
+
+
+def test_nothing_is_claimed_without_a_lease_and_the_lease_starts_it() -> None:
+    waiting, effects = step(Group("a"), ev.SpecApplied("v1"), 0.0)
+    assert (waiting.phase, effects) == (Phase.CLAIMING, ())
+    assert step(waiting, ev.LeaseHeld(1), 0.0)[1] == (ev.ClaimLaunch(0),)
+
+
+@pytest.mark.parametrize("generation", [3, 4])
+def test_a_claim_that_does_not_raise_the_generation_is_refused(generation: int) -> None:
+    state = replace(CLAIMING, generation=4)
+    assert step(state, ev.LaunchClaimed("a-2", generation), 0.0) == (state, ())
+
+
+def test_a_passed_canary_without_a_lease_waits_for_the_lease_before_it_publishes() -> None:
+    waiting, effects = step(after(CANARY, ev.LeaseEnded()), ev.CanaryPassed("a-1"), 0.0)
+    assert (waiting.phase, effects) == (Phase.PUBLISHING, ())
+    assert step(waiting, ev.LeaseHeld(2), 0.0)[1] == (ev.ClaimGeneration("a-1", 4),)
+
+
+def test_an_answer_to_an_older_publish_does_not_make_the_group_ready() -> None:
+    raised = after(PUBLISHING, ev.GenerationClaimed("a-1", 5))
+    assert step(raised, ev.EndpointPublished("a-1", 4), 0.0) == (raised, ())
+    assert after(raised, ev.EndpointPublished("a-1", 5)).phase is Phase.READY
+
+
+# deaths
+@pytest.mark.parametrize("state", ALIVE_STATES, ids=lambda s: s.phase)
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.ProcessExited("a-1", 101, "scheduler_TP1", "SIGKILL"),
+        ev.HangConfirmed("a-1", "two witnesses"),
+        ev.SpawnFailed("a-1", "no file"),
+        ev.ClaimRefused("a-1", "another launch"),
+        ev.LaunchGone("a-1"),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_an_end_makes_the_kill_and_the_notice_in_one_step(state: Group, event: ev.GroupEvent) -> None:
+    ending, effects = step(state, event, 10.0)
+    assert ending.phase is Phase.ENDING and ending.fault_pending
+    assert isinstance(effects[0], ev.KillLaunch), "the kill is first: a crash after it leaves nothing alive"
+    assert isinstance(effects[1], ev.WriteFault)
+    assert ending.failures == (10.0,)
+
+
+@pytest.mark.parametrize("state", ALIVE_STATES, ids=lambda s: s.phase)
+def test_a_notice_of_another_member_is_obeyed_and_not_written_again(state: Group) -> None:
+    ending, effects = step(state, ev.FaultSeen("a-1", "host lost"), 10.0)
+    assert ending.phase is Phase.ENDING and not ending.fault_pending
+    assert effects[0] == ev.KillLaunch("a-1", "host lost")
+    assert not any(isinstance(e, ev.WriteFault) for e in effects)
+    assert after(ending, ev.LaunchGone("a-1"), now=10.0).phase is Phase.BACKOFF
+
+
+def test_the_processes_that_follow_the_first_death_change_nothing() -> None:
+    assert step(ENDING, ev.ProcessExited("a-1", 102, "main"), 10.0) == (ENDING, ())
+    assert step(ENDING, ev.CanaryPassed("a-1"), 10.0) == (ENDING, ())
+    assert step(ENDING, ev.EndpointPublished("a-1", 4), 10.0) == (ENDING, ())
+
+
+@pytest.mark.parametrize("first", [ev.FaultWritten("a-1"), ev.LaunchGone("a-1")], ids=lambda e: type(e).__name__)
+def test_a_new_launch_waits_for_both_the_notice_and_the_last_process(first: ev.GroupEvent) -> None:
+    half = after(ENDING, first, now=10.0)
+    assert half.phase is Phase.ENDING
+    assert after(half, first, now=10.0).phase is Phase.ENDING
+    whole = after(half, ev.FaultWritten("a-1"), ev.LaunchGone("a-1"), now=10.0)
+    assert whole.phase is Phase.BACKOFF
+
+
+def test_a_launch_whose_processes_are_all_gone_needs_no_second_word_of_it() -> None:
+    ending = after(READY, ev.LaunchGone("a-1"), now=10.0)
+    assert after(ending, ev.FaultWritten("a-1"), now=10.0).phase is Phase.BACKOFF
+
+
+def test_a_notice_that_could_not_be_written_is_tried_again_with_the_same_words() -> None:
+    _, effects = step(ENDING, ev.StoreFailed("WriteFault", "a-1"), 10.0)
+    assert effects == (ev.SetTimer("fault", "a-1", STORE_RETRY),)
+    _, effects = step(ENDING, ev.TimerFired("fault", "a-1"), 10.5)
+    assert effects == (ev.WriteFault("a-1", "process-exited", "scheduler_TP1 (pid 101) ended"),)
+
+
+def test_a_notice_that_is_refused_because_another_launch_is_registered_does_not_hold_the_group() -> None:
+    gone = after(ENDING, ev.LaunchGone("a-1"), now=10.0)
+    assert after(gone, ev.ClaimRefused("a-1", "another launch"), now=10.0).phase is Phase.BACKOFF
+
+
+# timers and retries
+@pytest.mark.parametrize(
+    ("state", "name", "reason"),
+    [
+        (SPAWNING, "load", "load-timeout"),
+        (LOADING, "load", "load-timeout"),
+        (CANARY, "canary", "canary-failed"),
+    ],
+)
+def test_a_launch_that_does_not_come_up_in_time_is_ended(state: Group, name: str, reason: str) -> None:
+    ending, effects = step(state, ev.TimerFired(name, "a-1"), 10.0)
+    assert ending.phase is Phase.ENDING
+    assert effects[0] == ev.KillLaunch("a-1", reason)
+
+
+@pytest.mark.parametrize("name", ["load", "canary", "recheck", "publish", "fault", "relaunch", "claim"])
+def test_a_timer_that_outlived_its_reason_does_nothing(name: str) -> None:
+    assert step(READY, ev.TimerFired(name, "a-1"), 10.0) == (READY, ())
+
+
+def test_a_claim_is_tried_again_after_an_unknown_answer_and_after_a_refusal() -> None:
+    for event in (ev.StoreFailed("ClaimLaunch", ""), ev.ClaimRefused("", "raced"), ev.ClaimRefused("a-77", "raced")):
+        state, effects = step(CLAIMING, event, 0.0)
+        assert effects[0] == ev.SetTimer("claim", "", STORE_RETRY)
+        assert step(state, ev.TimerFired("claim", ""), 1.0)[1] == (ev.ClaimLaunch(0),)
+
+
+def test_a_canary_that_the_store_could_not_judge_is_asked_again() -> None:
+    state, effects = step(CANARY, ev.StoreFailed("RunCanary", "a-1"), 1.0)
+    assert ev.SetTimer("recheck", "a-1", STORE_RETRY) in effects
+    assert step(state, ev.TimerFired("recheck", "a-1"), 2.0)[1] == (ev.RunCanary("a-1"),)
+
+
+@pytest.mark.parametrize(
+    ("failures", "delay"), [(0, 2.0), (1, 2.0), (2, 4.0), (3, 8.0), (5, 32.0), (6, 60.0), (10_000, 60.0)]
+)
+def test_the_wait_before_a_relaunch_doubles_to_its_most(failures: int, delay: float) -> None:
+    assert RestartPolicy().delay(failures) == delay
+
+
+def test_a_relaunch_claims_above_the_generation_it_had() -> None:
+    claiming, effects = step(BACKOFF, ev.TimerFired("relaunch", ""), 12.0)
+    assert claiming.phase is Phase.CLAIMING
+    assert effects == (ev.ClaimLaunch(4),)
+
+
+def test_too_many_ends_within_the_interval_give_up_and_a_new_spec_begins_again() -> None:
+    assert FAILED.phase is Phase.FAILED
+    assert step(FAILED, ev.SpecApplied("v1"), 11.0) == (FAILED, ())
+    again, effects = step(FAILED, ev.SpecApplied("v2"), 11.0)
+    assert (again.phase, again.failures, effects) == (Phase.CLAIMING, (), (ev.ClaimLaunch(4),))
+
+
+def test_ends_outside_the_interval_are_forgotten() -> None:
+    old = replace(READY, failures=(1.0, 2.0, 3.0))
+    ending = after(old, ev.ProcessExited("a-1", 1, "main"), now=200.0)
+    assert ending.failures == (200.0,)
+
+
+# wanted and not wanted
+def test_a_new_spec_of_a_running_group_is_noted_and_restarts_nothing() -> None:
+    noted, effects = step(READY, ev.SpecApplied("v2"), 1.0)
+    assert (noted.phase, noted.wanted, noted.running, effects) == (Phase.READY, "v2", "v1", ())
+
+
+@pytest.mark.parametrize("state", ALIVE_STATES, ids=lambda s: s.phase)
+def test_a_deleted_group_is_stopped_not_killed_and_rests_when_all_is_gone(state: Group) -> None:
+    stopping, effects = step(state, ev.SpecDeleted(), 1.0)
+    assert effects[0] == ev.StopLaunch("a-1", POLICY.kill_deadline)
+    assert ev.WriteFault("a-1", "deleted", "planned") in effects
+    assert not any(isinstance(e, ev.KillLaunch) for e in effects)
+    written = after(stopping, ev.FaultWritten("a-1"))
+    assert written.phase is Phase.ENDING, "its processes still run"
+    idle, effects = step(written, ev.LaunchGone("a-1"), 2.0)
+    assert (idle.phase, idle.failures) == (Phase.IDLE, ())
+
+
+def test_a_group_that_is_wanted_again_while_it_stops_starts_after_it_has_stopped() -> None:
+    wanted = after(STOPPING, ev.SpecApplied("v2"))
+    assert wanted.phase is Phase.ENDING
+    backoff = after(wanted, ev.LaunchGone("a-1"), ev.FaultWritten("a-1"))
+    assert backoff.phase is Phase.BACKOFF
+
+
+@pytest.mark.parametrize("state", [CLAIMING, BACKOFF, FAILED], ids=lambda s: s.phase)
+def test_a_deleted_group_without_a_launch_rests_at_once(state: Group) -> None:
+    idle, effects = step(state, ev.SpecDeleted(), 1.0)
+    assert (idle.phase, effects) == (Phase.IDLE, ())
+    assert step(idle, ev.TimerFired("relaunch", ""), 5.0) == (idle, ())
+
+
+def test_a_claim_that_arrives_after_the_deletion_spawns_nothing_and_raises_the_floor() -> None:
+    idle, effects = step(after(CLAIMING, ev.SpecDeleted()), ev.LaunchClaimed("a-1", 4), 1.0)
+    assert (idle.phase, idle.generation, effects) == (Phase.IDLE, 4, ())
+
+
+def test_a_second_claim_of_ours_ends_the_launch_that_it_replaced_in_the_store() -> None:
+    ending, effects = step(LOADING, ev.LaunchClaimed("a-2", 5), 1.0)
+    assert (ending.phase, ending.launch, ending.generation) == (Phase.ENDING, "a-1", 5)
+    assert effects[0] == ev.KillLaunch("a-1", "superseded")
+
+
+def test_a_launch_of_an_earlier_life_is_ended_before_anything_starts_and_is_nobodys_failure() -> None:
+    found, effects = step(replace(IDLE, generation=9), ev.LaunchFound("a-7", 8), 1.0)
+    assert (found.phase, found.generation, found.failures) == (Phase.ENDING, 9, ())
+    assert isinstance(effects[0], ev.KillLaunch) and isinstance(effects[1], ev.WriteFault)
+    wanted, effects = step(found, ev.SpecApplied("v1"), 1.0)
+    assert (wanted.phase, effects) == (Phase.ENDING, ())
+
+
+# leases
+@pytest.mark.parametrize("state", EVERY_STATE.values(), ids=EVERY_STATE.keys())
+def test_a_lost_lease_stops_nothing_by_itself(state: Group) -> None:
+    assert step(state, ev.LeaseEnded(), 1.0) == (replace(state, leased=False), ())
+
+
+@pytest.mark.parametrize("state", [PUBLISHING, READY], ids=lambda s: s.phase)
+def test_a_lease_that_was_lost_is_followed_by_a_new_generation_of_the_same_launch(state: Group) -> None:
+    held, effects = step(after(state, ev.LeaseEnded()), ev.LeaseHeld(2), 1.0)
+    assert (held.phase, held.launch, effects) == (Phase.PUBLISHING, "a-1", (ev.ClaimGeneration("a-1", 4),))
+    raised, effects = step(held, ev.GenerationClaimed("a-1", 5), 1.0)
+    assert effects == (ev.PublishEndpoint("a-1", 5),)
+    assert after(raised, ev.EndpointPublished("a-1", 5)).phase is Phase.READY
+
+
+def test_holding_the_lease_twice_does_nothing_twice() -> None:
+    for state in (CLAIMING, PUBLISHING, READY):
+        assert step(state, ev.LeaseHeld(1), 1.0) == (state, ())
+
+
+def test_an_unknown_answer_to_the_new_generation_asks_again_and_never_publishes_the_old_one() -> None:
+    held = after(READY, ev.LeaseEnded(), ev.LeaseHeld(2))
+    state, effects = step(held, ev.StoreFailed("ClaimGeneration", "a-1"), 1.0)
+    assert effects == (ev.SetTimer("publish", "a-1", STORE_RETRY),)
+    assert step(state, ev.TimerFired("publish", "a-1"), 2.0)[1] == (ev.ClaimGeneration("a-1", 4),)
+
+
+def test_an_unknown_answer_to_a_publish_asks_again_while_the_lease_is_held() -> None:
+    state, _ = step(PUBLISHING, ev.StoreFailed("PublishEndpoint", "a-1"), 1.0)
+    assert step(state, ev.TimerFired("publish", "a-1"), 2.0)[1] == (ev.PublishEndpoint("a-1", 4),)
+    unleased = after(state, ev.LeaseEnded())
+    assert step(unleased, ev.TimerFired("publish", "a-1"), 2.0) == (unleased, ())
+
+
+def test_a_ready_group_whose_generation_rose_in_the_store_publishes_again() -> None:
+    raised, effects = step(READY, ev.GenerationClaimed("a-1", 6), 1.0)
+    assert (raised.phase, effects) == (Phase.PUBLISHING, (ev.PublishEndpoint("a-1", 6),))
+
+
+def test_a_new_generation_that_is_refused_ends_the_launch() -> None:
+    held = after(READY, ev.LeaseEnded(), ev.LeaseHeld(2))
+    assert step(held, ev.ClaimRefused("a-1", "a fault notice"), 1.0)[1][0] == ev.KillLaunch("a-1", "refused")
+
+
+def test_every_phase_with_processes_is_known_as_alive() -> None:
+    assert {s.phase for s in ALIVE_STATES} == ALIVE
