@@ -152,7 +152,7 @@ class LocalCluster:
             if waited > chosen.start_deadline:
                 raise DeadlineExceeded(
                     f"the groups are not ready after {chosen.start_deadline:.0f} s: "
-                    + ", ".join(f"group/{g} {phases.get(g, "waiting")}" for g in GROUPS),
+                    + ", ".join(f"group/{g} {phases[g]}" for g in GROUPS),
                     hint=f"logs are in {self.layout.logs} and {self.layout.node_state}",
                 )
             if loop.time() - told >= _TELL_EVERY:
