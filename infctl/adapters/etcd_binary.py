@@ -20,6 +20,7 @@ Version = tuple[int, int, int]
 
 _ENV = "INFCTL_ETCD"
 _VERSION_S = 10.0
+QUOTA_BYTES = 2 << 30  # etcd's own default, said aloud because our journal stops at a share of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def command(
         # a single member waits a whole election at each start; with nobody to disagree it may be short
         argv += ["--heartbeat-interval", "10", "--election-timeout", "100"]
     argv += ["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "5m"]
-    argv += ["--quota-backend-bytes", str(2 << 30), "--snapshot-count", "10000"]
+    argv += ["--quota-backend-bytes", str(QUOTA_BYTES), "--snapshot-count", "10000"]
     progress = "--watch-progress-notify-interval"
     argv += [progress if binary.version >= (3, 6, 0) else f"--experimental{progress[1:]}", "5s"]
     argv += ["--log-level", "warn"]

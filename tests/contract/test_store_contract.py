@@ -118,6 +118,19 @@ async def test_deleting_nothing_is_no_revision(backend: Backend) -> None:
     assert (result.deleted, result.revision) == (0, revision)
 
 
+async def test_a_single_delete_tells_how_many_keys_went(backend: Backend) -> None:
+    for name in ("a", "b/1", "b/2", "c"):
+        await backend.store.put(backend.key(name), b"")
+    before = (await backend.store.status()).revision
+    one = await backend.store.txn((), (Delete(backend.key("a")),))
+    two = await backend.store.txn((), (Delete(backend.key("b/"), prefix=True),), (Put(backend.key("never"), b""),))
+    assert [(r.succeeded, r.deleted, r.revision - before, r.gets) for r in (one, two)] == [
+        (True, 1, 1, ()),
+        (True, 2, 2, ()),
+    ]
+    assert [kv.key for kv in (await backend.store.range(backend.prefix)).kvs] == [backend.key("c")]
+
+
 async def test_only_one_of_many_swaps_of_the_same_revision_wins(backend: Backend) -> None:
     key = backend.key("counter")
     await backend.store.put(key, b"0")

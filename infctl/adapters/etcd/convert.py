@@ -61,6 +61,11 @@ def put_request(put: Put) -> Any:
     return request
 
 
+def delete_request(delete: Delete) -> Any:
+    start, end = key_range(delete.key, delete.prefix)
+    return message("DeleteRangeRequest")(key=start, range_end=end)
+
+
 def _compare(compare: Compare) -> Any:
     start, end = key_range(compare.key, compare.prefix)
     pb = message("Compare")(
@@ -76,8 +81,7 @@ def _op(op: Op) -> Any:
         case Put():
             return request_op(put=put_request(op))
         case Delete():
-            start, end = key_range(op.key, op.prefix)
-            return request_op(delete=message("DeleteRangeRequest")(key=start, range_end=end))
+            return request_op(delete=delete_request(op))
         case Get():
             return request_op(range=range_request(op.key, prefix=op.prefix, limit=op.limit))
 

@@ -107,6 +107,7 @@ class EtcdWatch:
         while True:
             member = self._members.current
             before = self._next
+            level = logging.WARNING
             try:
                 await self._check_history()
                 member = self._members.current
@@ -118,6 +119,7 @@ class EtcdWatch:
                 reason = "the history was compacted and the prefix cannot be listed"
             except StoreError as error:
                 reason = error.message
+                level = logging.ERROR if error.reason == "StoreReplaced" else logging.WARNING
             except Exception as error:
                 _log.exception("watch of %s: a bug; trying again", self._prefix)
                 reason = repr(error)
@@ -125,6 +127,7 @@ class EtcdWatch:
             failures = 0 if self._next > before else failures + 1
             if not self._interrupted:
                 self._interrupted = True
+                _log.log(level, "watch of %s is interrupted: %s", self._prefix, reason)
                 await self._items.put(Interrupted(reason))
             low, high = _RETRY_S
             await asyncio.sleep(random.uniform(0.5, 1.0) * min(high, low * 2 ** min(failures, 5)))
@@ -132,6 +135,7 @@ class EtcdWatch:
     async def _check_history(self) -> None:
         """Raises Compacted unless the revision before our next one is kept, hence every event from there on."""
         if self._next > 1:
+            known = self._store.revision
             request = range_request(self._prefix or "\0", prefix=False, revision=self._next - 1)
             request.count_only = True
             try:
@@ -139,8 +143,8 @@ class EtcdWatch:
             except StoreUnavailable as error:
                 if FUTURE_REVISION not in error.message:
                     raise
-                if self._next - 1 <= self._store.revision:
-                    raise replaced(self._store.revision) from None
+                if self._next - 1 <= known:
+                    raise replaced(known) from None
                 # otherwise the caller chose to start in the future
 
     async def _relist(self) -> bool:
