@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -242,8 +243,6 @@ async def _idle(cluster: Cluster, group: str) -> bool:
     assert endpoint
     key = await cluster.store.get(cluster.keys.secret(group))
     assert key
-    import json
-
     headers = {"authorization": "Bearer " + json.loads(key.value)["api_key"]}
     async with aiohttp.ClientSession() as http, http.get(endpoint.url + "/v1/loads", headers=headers) as answer:
         loads = (await answer.json())["loads"]
@@ -263,7 +262,8 @@ async def test_a_slow_reader_on_a_one_stream_worker_is_no_quarantine(cluster: Cl
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
         await loop.sock_connect(sock, (host, int(port)))
-        payload = b'{"input_ids": [5, 6, 7], "stream": true, "sampling_params": {"max_new_tokens": 400, "temperature": 0, "ignore_eos": true}}'
+        sampling = {"max_new_tokens": 400, "temperature": 0, "ignore_eos": True}
+        payload = json.dumps({"input_ids": [5, 6, 7], "stream": True, "sampling_params": sampling}).encode()
         head = f"POST /generate HTTP/1.1\r\nhost: x\r\nx-infctl-group: a\r\ncontent-length: {len(payload)}\r\n\r\n"
         await loop.sock_sendall(sock, head.encode() + payload)
         await asyncio.sleep(9.0)  # 400 tokens at 20 ms are out by now; nothing was read

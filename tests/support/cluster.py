@@ -25,6 +25,7 @@ from infctl.adapters.etcd import EtcdStore
 from infctl.store.codec import Record, decode
 from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, EventRecord, FaultNotice, GroupStatus, StreamRecord
+from infctl_daemon.engine.sim.model import write_model
 from tests.support.etcd import BINARIES, LiveEtcd
 from tests.support.witness import until
 
@@ -81,7 +82,7 @@ class Cluster:
     async def apply_groups(self, names: Sequence[str], *, tp: int, sim: Sequence[str], **spec: object) -> None:
         model = self.folder / "model"
         if not model.exists():
-            subprocess.run([sys.executable, "-m", "infctl_daemon.engine.sim.model", str(model)], check=True)
+            write_model(model)
         head = {"apiVersion": "infctl/v1"}
         documents: list[dict[str, object]] = [
             {**head, "kind": "Pool", "metadata": {"name": "tiny"}, "spec": {"model": "tiny"}}
