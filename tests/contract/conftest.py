@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from infctl.adapters.etcd import EtcdStore
 from infctl.adapters.memory_store import MemoryStore
-from infctl.ports.store import Store
+from infctl.domain.errors import StoreUnavailable
+from infctl.ports.store import Lease
 from tests.support.etcd import BINARIES, LiveEtcd
 
 _BACKENDS = ["memory", *(f"etcd-{binary.version_text}" for binary in BINARIES)]
@@ -26,13 +28,16 @@ class Backend:
     store: Any
     prefix: str
     etcd: LiveEtcd | None = None
+    leases: list[int] = field(default_factory=list)
+
+    async def grant(self, ttl_s: float) -> Lease:
+        """A lease that ends with the test: one that expired later would change the revision under another test."""
+        lease: Lease = await self.store.grant(ttl_s)
+        self.leases.append(lease.id)
+        return lease
 
     def key(self, name: str = "") -> str:
         return self.prefix + name
-
-    def another(self) -> Store:
-        """A second client of the same data."""
-        return EtcdStore([self.etcd.endpoint]) if self.etcd else self.store
 
     def cut(self) -> None:
         if self.etcd:
@@ -71,6 +76,9 @@ async def backend(request: pytest.FixtureRequest, etcds: dict[str, LiveEtcd]) ->
         etcd = etcds[request.param]
         made = Backend(EtcdStore([etcd.endpoint]), prefix, etcd)
     yield made
+    with contextlib.suppress(StoreUnavailable):  # closed by the test
+        for lease in made.leases:
+            await made.store.revoke(lease)
     await made.store.close()
 
 

@@ -219,7 +219,7 @@ async def test_a_lease_that_does_not_exist_is_lost_for_sure(backend: Backend) ->
 
 
 async def test_revoking_a_lease_deletes_its_keys_in_one_revision(backend: Backend) -> None:
-    lease = await backend.store.grant(30)
+    lease = await backend.grant(30)
     for name in "ab":
         await backend.store.put(backend.key(name), b"", lease=lease.id)
     reader = Reader(backend.store.watch(backend.prefix, start_revision=0))
@@ -234,7 +234,7 @@ async def test_revoking_a_lease_deletes_its_keys_in_one_revision(backend: Backen
 
 
 async def test_a_lease_nobody_renews_expires_and_one_that_is_renewed_does_not(backend: Backend) -> None:
-    short, kept = await backend.store.grant(1), await backend.store.grant(1)
+    short, kept = await backend.grant(1), await backend.grant(1)
     await backend.store.put(backend.key("short"), b"", lease=short.id)
     await backend.store.put(backend.key("kept"), b"", lease=kept.id)
     reader = Reader(backend.store.watch(backend.prefix, start_revision=0))
@@ -252,7 +252,7 @@ async def test_a_lease_nobody_renews_expires_and_one_that_is_renewed_does_not(ba
 
 async def test_a_put_moves_a_key_off_its_lease_unless_it_keeps_it(backend: Backend) -> None:
     key = backend.key("k")
-    lease = await backend.store.grant(30)
+    lease = await backend.grant(30)
     await backend.store.put(key, b"1", lease=lease.id)
     held = Compare.held_by(key, lease.id)
     assert (await backend.store.txn((held,), (Put(key, b"2", keep_lease=True),))).succeeded
@@ -269,7 +269,7 @@ async def test_a_watch_delivers_from_its_start_revision_once_and_in_order(backen
     start = await backend.store.put(a, b"1")
     reader = Reader(backend.store.watch(backend.prefix, start_revision=start))
     await reader.until_keys(a)
-    lease = await backend.store.grant(30)
+    lease = await backend.grant(30)
     await backend.store.put(backend.prefix[:-1] + "0other", b"not ours")
     both = (await backend.store.txn((), (Put(b, b"2", lease=lease.id), Delete(a)))).revision
     await reader.until_keys(b, a)
@@ -386,7 +386,7 @@ async def test_closing_the_store_ends_its_watches_and_refuses_calls(backend: Bac
 
 async def test_cut_off_calls_end_in_time_and_a_watch_says_so_once(backend: Backend) -> None:
     key = backend.key("k")
-    lease = await backend.store.grant(20)
+    lease = await backend.grant(20)
     start = await backend.store.put(key, b"before", lease=lease.id)
     reader = Reader(backend.store.watch(backend.prefix, start_revision=start))
     await reader.until_keys(key)
@@ -451,7 +451,8 @@ async def test_random_transactions_mean_the_same_as_in_memory(backend: Backend) 
     keys = [backend.key(f"{d}/{n}") for d in "ab" for n in "123"]
     sides = []
     for store in (model, backend.store):
-        sides.append((store, (await store.status()).revision, [(await store.grant(60)).id for _ in range(2)]))
+        leases = [(await (backend if store is backend.store else store).grant(60)).id for _ in range(2)]
+        sides.append((store, (await store.status()).revision, leases))
     outcomes = set()
     for step in range(300):
         seed = rng.random()
