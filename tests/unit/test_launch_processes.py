@@ -81,6 +81,27 @@ async def test_a_death_is_told_within_milliseconds(family: subprocess.Popen[byte
     tree.close()
 
 
+async def test_a_process_that_frees_a_lot_of_memory_is_told_before_it_is_gone(tmp_path: Path) -> None:
+    log = tmp_path / "out.log"
+    code = "x = bytearray(400_000_000)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint('up', flush=True)\n"
+    child = spawn.start([sys.executable, "-c", code + "import time; time.sleep(60)"], {}, log)
+    told: list[bool] = []
+    tree = Tree(_ident(child), lambda one: told.append(one.alive))
+    tree.add(tree.main)
+    asking = asyncio.create_task(tree.keep_asking())
+    async with asyncio.timeout(20):
+        while not log.exists() or "up" not in log.read_text():
+            await asyncio.sleep(0.02)
+        tree.signal_all()
+        assert await tree.wait_empty(10)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert len(told) == 1, "told once, by whichever sign came first"
+    assert next(iter(tree.watched.values())).status in (-signal.SIGKILL, None)
+    child.wait(5)
+    tree.close()
+
+
 async def test_a_recorded_process_with_another_start_time_is_left_alone(family: subprocess.Popen[bytes]) -> None:
     main = _ident(family)
     stranger = Ident(main.pid, main.start + 1)

@@ -93,16 +93,19 @@ def refused(engine_args: Sequence[str]) -> list[str]:
 
 def _defaults(spec: GroupSpec) -> list[str]:
     """Flags that the specification may override."""
-    wanted: list[tuple[str, str]] = [
+    wanted: list[tuple[str, ...]] = [
         ("--random-seed", str(RANDOM_SEED)),
         ("--stream-interval", "1"),
         ("--load-snapshot-publish-interval", "1"),  # a heartbeat at each decode batch, not at each fifteenth
         ("--watchdog-timeout", "120"),
     ]
+    if spec.engine == "sglang":
+        # our own polls would be most of its log
+        wanted.append(("--uvicorn-access-log-exclude-prefixes", "/v1/loads", "/ready", "/model_info"))
     if spec.context_length:
         wanted.append(("--context-length", str(spec.context_length)))
     given = {flag_name(a) for a in spec.engine_args}
-    return [part for flag, value in wanted if flag not in given for part in (flag, value)]
+    return [word for words in wanted if words[0] not in given for word in words]
 
 
 def build(

@@ -173,6 +173,7 @@ class Executor:
             return
         assert launch.tree is not None
         self._aside(launch.tree.keep_scanning())
+        self._aside(launch.tree.keep_asking())
         self._post(ev.Spawned(name, pid))
 
     def _exited(self, launch: Launch, one: Watched) -> None:

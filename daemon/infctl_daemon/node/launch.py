@@ -68,10 +68,10 @@ class Launch:
         return [w.title for w in self.tree.living] if self.tree else []
 
     def status_of(self, one: Watched) -> str:
-        """How a process ended, where that can be known: it can of our own child."""
-        if self.child is None or one.ident.pid != self.child.pid:
-            return ""
-        code = self.child.poll()
+        """How a process ended, where that can be known: for certain only of our own child, once it is collected."""
+        code = one.status
+        if code is None and self.child is not None and one.ident.pid == self.child.pid:
+            code = self.child.poll()
         return "" if code is None else spawn.exit_text(code)
 
 
@@ -133,7 +133,7 @@ async def start(context: Context, launch: Launch, on_exit: Callable[[Watched], N
         seen = procfs.stat(launch.child.pid)
         # our own child cannot be reaped by anyone else, so its entry is there even if it died at once
         main = seen.ident if seen else Ident(launch.child.pid, 0)
-        launch.tree = Tree(main, on_exit, on_change=lambda: _record_soon(context, launch))
+        launch.tree = Tree(main, on_exit, on_change=lambda: _record_soon(context, launch), serves=roles.serves)
         launch.tree.add(main, procfs.title(main.pid) or command.argv[2])
         await record(context, launch)
         return main.pid
@@ -182,7 +182,7 @@ def exit_event(launch: Launch, one: Watched) -> tuple[str, str] | None:
         # it may have taken its name after our last look; the kernel keeps the short one until it is reaped
         seen = procfs.stat(one.ident.pid)
         title = seen.name if seen is not None and seen.ident == one.ident else title
-    return (title, "") if roles.serves(title) else None
+    return (title, launch.status_of(one)) if roles.serves(title) else None
 
 
 async def end(context: Context, launch: Launch, graceful: float = 0.0) -> None:

@@ -1,4 +1,7 @@
-"""Watches every process of one launch through pidfds: the loop calls us within milliseconds of a death.
+"""Watches every process of one launch: the loop calls us within milliseconds of a death.
+
+A pidfd says that a process is *gone*; with gigabytes to free that is long after it was killed. So those that serve
+are also asked every few milliseconds whether they have begun to exit, and the first of both signs is told.
 
 Kept true: each process found is watched exactly once, by a descriptor that was checked against its start time after
 it was opened, so a reused pid is never watched or killed. New processes are looked for often while the engine loads
@@ -8,6 +11,7 @@ and slowly afterwards.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -16,6 +20,7 @@ from dataclasses import dataclass, field
 from infctl_daemon.proc import procfs
 from infctl_daemon.proc.procfs import Ident, Stat
 
+EXIT_POLL = 0.02
 FAST_SCAN = 0.25
 SLOW_SCAN = 5.0
 
@@ -26,8 +31,11 @@ class Watched:
 
     ident: Ident
     fd: int
+    stat_fd: int = -1
     title: str = ""
     alive: bool = True
+    told: bool = False
+    status: int | None = None  # as `procfs.exit_status`, once it is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +58,15 @@ def look(main: Ident, known: frozenset[Ident], deep: bool) -> Look:
 
 @dataclass(slots=True)
 class Tree:
-    """All processes of one launch that were ever seen. `on_exit` is called in the loop, once for each."""
+    """All processes of one launch that were ever seen. `on_exit` is called in the loop, once for each.
+
+    `serves` tells by title whose end must be seen at once; the main process always counts.
+    """
 
     main: Ident
     on_exit: Callable[[Watched], None]
     on_change: Callable[[], None] = lambda: None
+    serves: Callable[[str], bool] = lambda title: False
     watched: dict[Ident, Watched] = field(default_factory=dict)
     shm: set[str] = field(default_factory=set)
     stopped: dict[Ident, str] = field(default_factory=dict)  # in state T now: evidence to show, never a trigger
@@ -73,19 +85,43 @@ class Tree:
         if seen is None or seen.ident != ident:
             os.close(fd)
             return
-        one = Watched(ident, fd, title)
+        one = Watched(ident, fd, title=title)
+        with contextlib.suppress(OSError):
+            one.stat_fd = procfs.open_stat(ident.pid)
         self.watched[ident] = one
         self._empty.clear()
         asyncio.get_running_loop().add_reader(fd, self._readable, one)
 
     def _readable(self, one: Watched) -> None:
         asyncio.get_running_loop().remove_reader(one.fd)
-        os.close(one.fd)
-        one.fd = -1
         one.alive = False
         if not any(w.alive for w in self.watched.values()):
             self._empty.set()
-        self.on_exit(one)
+        self._tell(one)
+        self._forget(one)
+
+    def _tell(self, one: Watched) -> None:
+        if not one.told:
+            one.told = True
+            one.status = procfs.exit_status(one.stat_fd)
+            self.on_exit(one)
+
+    def _forget(self, one: Watched) -> None:
+        if one.fd >= 0:
+            asyncio.get_running_loop().remove_reader(one.fd)
+            os.close(one.fd)
+        if one.stat_fd >= 0:
+            os.close(one.stat_fd)
+        one.fd = one.stat_fd = -1
+
+    async def keep_asking(self) -> None:
+        """Ask those that serve whether they have begun to exit, until cancelled or until nothing lives."""
+        while living := self.living:
+            for one in living:
+                asked = one.stat_fd >= 0 and not one.told and (one.ident == self.main or self.serves(one.title))
+                if asked and procfs.is_ending(one.stat_fd):
+                    self._tell(one)
+            await asyncio.sleep(EXIT_POLL)
 
     @property
     def living(self) -> list[Watched]:
@@ -145,9 +181,5 @@ class Tree:
 
     def close(self) -> None:
         """Stop watching; the processes go on."""
-        loop = asyncio.get_running_loop()
         for w in self.watched.values():
-            if w.fd >= 0:
-                loop.remove_reader(w.fd)
-                os.close(w.fd)
-                w.fd = -1
+            self._forget(w)
