@@ -21,6 +21,7 @@ def run(argv: list[str]) -> int:
     """Run one command line; returns the exit code and never raises."""
     from infctl.cli import io
 
+    stdout = sys.stdout
     try:
         code = _dispatch(argv)
         io.flush()
@@ -28,6 +29,13 @@ def run(argv: list[str]) -> int:
     except io.ReaderGone:
         io.close_quietly()
         return 141
+    except SystemExit as error:
+        # typer ends so when its own help meets a closed pipe, after it has wrapped stdout
+        if sys.stdout is not stdout:
+            sys.stdout = stdout
+            io.close_quietly()
+            return 141
+        return error.code if isinstance(error.code, int) else 1
     except KeyboardInterrupt:
         io.err("interrupted")
         return 130

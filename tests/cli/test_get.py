@@ -1,0 +1,94 @@
+"""`infctl get`: tables and documents are what they were (golden files), and lists are always lists."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import Run
+
+GOLDEN = Path(__file__).parent / "golden"
+KINDS = ["nodes", "pools", "groups", "endpoints", "streams", "gateways", "events"]
+
+
+def golden(name: str, text: str) -> None:
+    """Compare with the file; INFCTL_UPDATE_GOLDEN=1 writes it instead."""
+    path = GOLDEN / name
+    if os.environ.get("INFCTL_UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def still(text: str) -> str:
+    """Ages and revisions move; everything else stands still."""
+    text = re.sub(r'"revision": \d+', '"revision": 0', text)
+    return re.sub(r"\b\d+d\d+h\b", lambda m: "AGE".ljust(len(m.group())), text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_documents(infctl: Run, kind: str) -> None:
+    done = infctl("get", kind, "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert document["apiVersion"] == "infctl/v1"
+    assert document["kind"] == f"{kind[:-1].capitalize()}List"
+    golden(f"{kind}.json", still(done.stdout))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables(infctl: Run, kind: str) -> None:
+    for form in ("table", "wide"):
+        done = infctl("get", kind, "-o", form)
+        assert (done.returncode, done.stderr) == (0, "")
+        golden(f"{kind}.{form}.txt", still(done.stdout))
+
+
+def test_one_object_is_a_list_too(infctl: Run) -> None:
+    done = infctl("get", "group/a", "-o", "json")
+    assert [item["metadata"]["name"] for item in json.loads(done.stdout)["items"]] == ["a"]
+
+
+def test_yaml_says_the_same_as_json(infctl: Run) -> None:
+    as_json = json.loads(infctl("get", "groups", "-o", "json").stdout)
+    assert yaml.safe_load(infctl("get", "groups", "-o", "yaml").stdout) == as_json
+
+
+def test_what_is_not_known_is_null(infctl: Run) -> None:
+    done = infctl("get", "group", "new", "-o", "json")
+    (item,) = json.loads(done.stdout)["items"]
+    for name in ("phase", "generation", "launch", "pid", "url", "lastFault"):
+        assert item["status"][name] is None
+
+
+def test_names_headers_and_short_words(infctl: Run) -> None:
+    assert infctl("get", "g", "-o", "name").stdout == "group/a\ngroup/new\n"
+    assert infctl("get", "no", "--no-headers").stdout.startswith("n1 ")
+    assert infctl("get", "groups", "new", "a", "-o", "name").stdout == "group/new\ngroup/a\n"
+
+
+def test_a_value_that_is_not_ours_is_skipped_and_told(infctl: Run, endpoint: str) -> None:
+    import asyncio
+
+    from infctl.adapters.etcd import EtcdStore
+    from infctl.store.keys import Keys
+
+    async def write() -> None:
+        store = EtcdStore([endpoint])
+        await store.put(Keys("odd").pool_spec("x"), b'{"name": 3}')
+        await store.close()
+
+    asyncio.run(write())
+    done = infctl("get", "pools", INFCTL_CLUSTER="odd")
+    assert done.returncode == 0
+    assert "warning: /infctl/v1/odd/pools/x/spec" in done.stderr
+
+
+def test_nothing_there_is_said_on_stderr(infctl: Run) -> None:
+    done = infctl("get", "streams", INFCTL_CLUSTER="empty")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "no streams in cluster empty (INFCTL_ENDPOINTS)\n"
+    assert json.loads(infctl("get", "streams", "-o", "json", INFCTL_CLUSTER="empty").stdout)["items"] == []
