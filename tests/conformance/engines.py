@@ -55,7 +55,7 @@ def command(kind: str, model: Path, port: int) -> list[str]:
     """The command line of one engine."""
     tail = ["--model-path", str(model), "--port", str(port), *_COMMON]
     if kind == "sim":
-        return [sys.executable, "-m", "infctl_daemon.engine.sim", *tail, "--sim-decode-seconds", "0.02"]
+        return [sys.executable, "-m", "infctl_daemon.engine.sim", *tail, "--sim-decode-seconds", "0.01"]
     return [str(SGLANG_PYTHON), "-m", "sglang.launch_server", *tail, *_SGLANG]
 
 

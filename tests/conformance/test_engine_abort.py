@@ -27,18 +27,18 @@ def after(n: int, engine: Engine, rid: str):
 
 async def test_abort_of_a_running_request_ends_its_stream_at_once(engine: Engine):
     rid = fresh_rid("ab")
-    got = await stream(engine, body(rid, max_new=100), on_frame=after(4, engine, rid))
+    got = await stream(engine, body(rid, max_new=1500), on_frame=after(4, engine, rid))
     assert got.finish == ABORTED
     assert list(got.finish) == ["type", "message", "status_code", "err_type"]
     assert got.done
-    assert 4 <= len(got.ids) < 20
+    assert 4 <= len(got.ids) < 300
     assert got.last["meta_info"]["completion_tokens"] == len(got.ids)
     assert "prompt_tokens" in got.last["meta_info"]
 
 
 async def test_abort_of_a_whole_answer_gives_what_there_is(engine: Engine):
     rid = fresh_rid("abw")
-    task = asyncio.create_task(call(engine, body(rid, max_new=200, stream=False)))
+    task = asyncio.create_task(call(engine, body(rid, max_new=1500, stream=False)))
 
     async def running() -> bool:
         return (await loads(engine))["num_running_reqs"] > 0
@@ -66,8 +66,8 @@ async def test_abort_of_an_unknown_or_empty_rid_is_ignored(engine: Engine):
 async def test_abort_of_a_live_rid_takes_along_every_rid_it_is_a_prefix_of(engine: Engine):
     short = fresh_rid("pre")
     one, two, other = await asyncio.gather(
-        stream(engine, body(short, max_new=120), on_frame=after(4, engine, short)),
-        stream(engine, body(short + "-1", max_new=120)),
+        stream(engine, body(short, max_new=1500), on_frame=after(4, engine, short)),
+        stream(engine, body(short + "-1", max_new=1500)),
         stream(engine, body(fresh_rid("zz"), max_new=12)),
     )
     assert one.finish == ABORTED
@@ -81,7 +81,7 @@ async def test_abort_all(engine: Engine):
             await abort(engine, abort_all=True)
 
     one, two = await asyncio.gather(
-        stream(engine, body(max_new=150), on_frame=on_frame), stream(engine, body(max_new=150))
+        stream(engine, body(max_new=1500), on_frame=on_frame), stream(engine, body(max_new=1500))
     )
     assert one.finish == two.finish == ABORTED
 
@@ -111,8 +111,9 @@ async def test_live_rid_is_refused_and_the_first_one_goes_on(engine: Engine):
             second = await stream(engine, body(rid, max_new=2))
             whole = await call(engine, body(rid, max_new=2, stream=False))
             seen.extend([second, whole])
+            await abort(engine, rid=rid)
 
-    got = await stream(engine, body(rid, max_new=12), on_frame=on_frame)
+    got = await stream(engine, body(rid, max_new=1500), on_frame=on_frame)
     second, whole = seen
     assert isinstance(second, Stream)
     assert second.status == 200
@@ -121,14 +122,15 @@ async def test_live_rid_is_refused_and_the_first_one_goes_on(engine: Engine):
     assert second.done
     assert whole.status_code == 400
     assert whole.json() == {"error": {"message": message}}
-    assert got.finish == {"type": "length", "length": 12}
+    assert got.finish == ABORTED
+    assert len(got.ids) > 2
     again = await stream(engine, body(rid, max_new=2))
     assert again.finish == {"type": "length", "length": 2}
 
 
 async def test_queue_full_and_abort_while_waiting(engine: Engine):
     await quiet(engine)
-    running = [asyncio.create_task(stream(engine, body(max_new=150))) for _ in range(MAX_RUNNING)]
+    running = [asyncio.create_task(stream(engine, body(max_new=1500))) for _ in range(MAX_RUNNING)]
 
     async def busy() -> bool:
         return (await loads(engine))["num_running_reqs"] == MAX_RUNNING

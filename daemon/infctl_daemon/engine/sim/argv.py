@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
 log = logging.getLogger("sim")
 
 
@@ -108,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _from_file(path: Path) -> list[str]:
     """Flags of a YAML file, as SGLang reads them: keys are long flag names, true means a bare flag."""
+    import yaml  # a tenth of a second that most starts need not pay
+
     loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     if not isinstance(loaded, dict):
         raise SystemExit(f"{path}: expected a mapping of flags")

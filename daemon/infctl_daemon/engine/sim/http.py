@@ -11,12 +11,11 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
 
-from infctl_daemon.engine.sim import frames
+from infctl_daemon.engine.sim import frames, info, text
 from infctl_daemon.engine.sim.argv import Options
 from infctl_daemon.engine.sim.board import Board
 from infctl_daemon.engine.sim.engine import Engine
@@ -30,11 +29,9 @@ from infctl_daemon.engine.sim.intake import (
     parse_json,
     read_generate,
 )
-from infctl_daemon.engine.sim.model import render_chat
 from infctl_daemon.engine.sim.tokens import Vocabulary
 
 _ADMIN_PATHS = ("/abort_request", "/flush_cache")
-_VERSION = "0.5.23"
 _HEALTH_TIMEOUT = 20.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -153,8 +150,10 @@ class Surface:
             live = self._engine.submit(wanted)
         except Refused as error:
             if _asks_stream(raw):
-                body = frames.refusal_frames(str(error)) + frames.DONE
-                return web.Response(body=body, content_type="text/event-stream", charset="utf-8")
+                response = await _open_stream(request)
+                await response.write(frames.refusal_frames(str(error)))
+                await response.write(frames.DONE)
+                return response
             return _json(frames.refusal(str(error)), 400)
         updates = self._engine.updates(live)
         if not wanted.stream:
@@ -163,10 +162,8 @@ class Surface:
                     await updates.aclose()  # type: ignore[attr-defined]
                     break
             return self._whole(live.answer)
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        response.enable_chunked_encoding()
+        response = await _open_stream(request)
         try:
-            await response.prepare(request)
             async for answer in updates:
                 await response.write(answer.frame())
             await response.write(frames.DONE)
@@ -221,176 +218,43 @@ class Surface:
         self._status.healthy = False
         return web.Response(status=503)
 
-    async def loads(self, _: web.Request) -> web.Response:
-        now = self._board.read()
-        options = self._options
-        total = options.max_total_tokens
-        load = {
-            "timestamp": now.timestamp,
-            "dp_rank": 0,
-            "num_running_reqs": now.running,
-            "num_waiting_reqs": now.waiting,
-            "num_waiting_uncached_tokens": 0,
-            "num_used_tokens": now.used_tokens,
-            "num_total_tokens": now.used_tokens,
-            "num_active_tokens": now.used_tokens,
-            "num_prealloc_ready_tokens": 0,
-            "max_total_num_tokens": total,
-            "max_running_requests": options.max_running_requests,
-            "token_usage": round(now.used_tokens / total, 4),
-            "gen_throughput": 0.0,
-            "cache_hit_rate": 0.0,
-            "utilization": 0.0,
-            "total_prefill_uncached_tokens": now.prefilled,
-            "total_prefill_busy_us": int(now.prefilled / options.prefill_rate * 1e6),
-            "decode_moments": [float(now.steps)] * 6,
-            "memory": {"weight_gb": 0.0, "kv_cache_gb": 0.0, "graph_gb": 0.0, "token_capacity": total},
-            "disaggregation": {
-                "mode": "null",
-                "prefill_bootstrap_queue_reqs": 0,
-                "prefill_inflight_queue_reqs": 0,
-                "decode_prealloc_queue_reqs": 0,
-                "decode_transfer_queue_reqs": 0,
-                "decode_retracted_queue_reqs": 0,
-                "kv_transfer_speed_gb_s": 0.0,
-                "kv_transfer_latency_ms": 0.0,
-            },
-            "queues": {"waiting": now.waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0},
-        }
-        body = {
-            "timestamp": datetime.now(UTC).isoformat(timespec="microseconds"),
-            "version": _VERSION,
-            "accelerator": None,
-            "num_accelerators": options.world,
-            "loads": [load] if now.timestamp else [],
-        }
-        return _json(frames.encode(body))
+    # -- what it tells about itself -------------------------------------------------------------------------
 
-    # -- who is it ------------------------------------------------------------------------------------------
+    async def loads(self, _: web.Request) -> web.Response:
+        return _json(frames.encode(info.loads(self._options, self._board.read())))
 
     async def model_info(self, _: web.Request) -> web.Response:
-        options = self._options
-        body = {
-            "model_path": options.model_path,
-            "served_model_name": self._name,
-            "tokenizer_path": options.model_path,
-            "is_generation": True,
-            "preferred_sampling_params": None,
-            "weight_version": options.weight_version,
-            "load_format": "auto",
-            "reasoning_parser": None,
-            "tool_call_parser": None,
-            "disaggregation_mode": "null",
-            "has_image_understanding": False,
-            "has_audio_understanding": False,
-            "model_type": self._vocab.model_type,
-            "architectures": self._vocab.architectures,
-        }
-        return _json(frames.encode(body))
+        return _json(frames.encode(info.model_info(self._options, self._name, self._vocab)))
 
     async def server_info(self, _: web.Request) -> web.Response:
         state = await self._engine.ask("info")
-        options = self._options
-        body = {
-            "model_path": options.model_path,
-            "tokenizer_path": options.model_path,
-            "served_model_name": self._name,
-            "weight_version": options.weight_version,
-            "host": options.host,
-            "port": options.port,
-            "tp_size": options.world,
-            "nnodes": options.nnodes,
-            "node_rank": options.node_rank,
-            "dist_init_addr": options.dist_init_addr,
-            "random_seed": options.random_seed,
-            "context_length": options.context_length,
-            "max_running_requests": options.max_running_requests,
-            "max_queued_requests": options.max_queued_requests,
-            "max_total_tokens": options.max_total_tokens,
-            "stream_interval": options.stream_interval,
-            "watchdog_timeout": options.watchdog_timeout,
-            "enable_deterministic_inference": options.deterministic,
-            "incremental_streaming_output": False,
-            "scheduler_info": {
-                "max_total_num_tokens": options.max_total_tokens,
-                "max_req_input_len": self._limits.longest_prompt,
-            },
-            "internal_states": [
-                {"effective_max_running_requests_per_dp": options.max_running_requests, "last_gen_throughput": 0.0}
-                | state
-            ],
-            "version": _VERSION,
-            "frontend": "sim",
-        }
+        body = info.server_info(self._options, self._name, self._limits.longest_prompt, state)
         return _json(frames.encode(body))
 
-    def _card(self) -> dict[str, Any]:
-        return {
-            "id": self._name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": "sglang",
-            "root": self._name,
-            "parent": None,
-            "max_model_len": self._context,
-        }
-
     async def models(self, _: web.Request) -> web.Response:
-        return _json(frames.encode({"object": "list", "data": [self._card()]}))
+        card = info.model_card(self._name, self._context)
+        return _json(frames.encode({"object": "list", "data": [card]}))
 
     async def one_model(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name == self._name:
-            return _json(frames.encode(self._card()))
-        error = {
-            "message": f"The model '{name}' does not exist",
-            "type": "invalid_request_error",
-            "param": "model",
-            "code": "model_not_found",
-        }
-        return _json(frames.encode({"error": error}), 404)
-
-    # -- text -----------------------------------------------------------------------------------------------
+            return _json(frames.encode(info.model_card(name, self._context)))
+        return _json(frames.encode(info.model_missing(name)), 404)
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = parse_json(await _json_body(request))
-        prompt, messages = (body.get("prompt"), body.get("messages")) if isinstance(body, dict) else (None, None)
-        if (prompt is None) == (messages is None):
-            raise Malformed(
-                "'type': 'value_error', 'loc': ('body',), "
-                "'msg': \"Value error, Exactly one of 'prompt' or 'messages' must be provided.\""
-            )
-        tokens: list[Any]
-        if isinstance(messages, list):
-            text = render_chat(messages, body.get("tools"), body.get("add_generation_prompt", True))
-            tokens = self._encode(text)
-        elif isinstance(prompt, str):
-            tokens = self._encode(prompt)
-        elif isinstance(prompt, list) and all(isinstance(p, str) for p in prompt):
-            tokens = [self._encode(p) for p in prompt]
-        else:
-            raise Malformed(
-                f"'type': 'string_type', 'loc': ('body', 'prompt', 'str'), "
-                f"'msg': 'Input should be a valid string', 'input': {prompt!r}"
-            )
-        many = bool(tokens) and isinstance(tokens[0], list)
-        count = list(map(len, tokens)) if many else len(tokens)
-        return _json(frames.encode({"tokens": tokens, "count": count, "max_model_len": self._context}))
+        return _json(frames.encode(text.tokenize(body, self._encode, self._context)))
 
     async def detokenize(self, request: web.Request) -> web.Response:
         body = parse_json(await _json_body(request))
-        tokens = body.get("tokens") if isinstance(body, dict) else None
-        if not isinstance(tokens, list) or not all(isinstance(t, int | list) for t in tokens):
-            raise Malformed(
-                f"'type': 'list_type', 'loc': ('body', 'tokens', 'list[int]'), "
-                f"'msg': 'Input should be a valid list', 'input': {tokens!r}"
-            )
-        skip = body.get("skip_special_tokens", True)
-        if tokens and isinstance(tokens[0], list):
-            text: Any = [self._tokenizer.decode(t, skip_special_tokens=skip) for t in tokens]
-        else:
-            text = self._tokenizer.decode(tokens, skip_special_tokens=skip)
-        return _json(frames.encode({"text": text}))
+        return _json(frames.encode(text.detokenize(body, self._tokenizer)))
+
+
+async def _open_stream(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    return response
 
 
 async def _json_body(request: web.Request) -> bytes:

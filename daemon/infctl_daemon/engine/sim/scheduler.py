@@ -160,6 +160,7 @@ class Scheduler:
         self._listen(time.monotonic() + seconds * self._slow)
         self._collective.complete()
         self._prefilled += fresh
+        self._next_step = time.monotonic()
         self._emit(batch)
 
     def _enter(self, sequence: Request) -> int:
@@ -195,12 +196,12 @@ class Scheduler:
 
     def _decode_step(self) -> None:
         now = time.monotonic()
-        self._next_step = max(self._next_step, now) + self._options.decode_seconds * self._slow
+        pace = self._options.decode_seconds * self._slow
+        late = now - self._next_step
+        self._next_step = (self._next_step if late < pace else now) + pace
         self._collective.begin(len(self._running))
         self._listen(self._next_step)
         self._collective.complete()
-        if time.monotonic() - self._next_step > self._options.decode_seconds:
-            self._next_step = 0.0
         self._emit(list(self._running))
 
     def _emit(self, batch: list[Request]) -> None:
