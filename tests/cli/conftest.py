@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,8 +29,7 @@ from infctl.store.records import (
     PoolSpec,
     StreamRecord,
 )
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.support.command import Run
 
 AT = "2026-01-02T03:04:05.678Z"
 K = Keys("golden")

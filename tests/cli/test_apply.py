@@ -6,11 +6,10 @@ import asyncio
 import json
 from pathlib import Path
 
-from conftest import Run
-
 from infctl.adapters.etcd import EtcdStore
 from infctl.ports.store import KeyValue
 from infctl.store.keys import Keys
+from tests.support.command import Run
 
 POOL = "apiVersion: infctl/v1\nkind: Pool\nmetadata: {name: p}\nspec: {model: m}\n"
 GROUP = """\

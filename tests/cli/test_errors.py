@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Run
 
 from infctl.cli.errors import EXIT_CODES
+from tests.support.command import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
 
