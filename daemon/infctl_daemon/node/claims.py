@@ -97,6 +97,8 @@ class Claims:
         launch = launch_id(group, self._entropy(5))
         record = LaunchRecord(launch=launch, group=group, node=self._node, tp=spec.tp, started_at=now_text())
         ops: list[Op] = [Delete(old.key) for old in (before.gets[1] if len(before.gets) > 1 else ())]
+        # an endpoint of an earlier life may still hang on that life's lease
+        ops += [Delete(keys.endpoint(group)), Delete(keys.secret(group))]
         ops += [Put(key, self._record(launch, generation)), Put(keys.group_launch(group, launch), encode(record))]
         compares = [Compare.unchanged(key, kv.mod_revision if kv else 0), self._held(lease)]
         done = await self._store.txn(compares, ops, [Get(key)], timeout=TXN_TIMEOUT)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from infctl.domain import group_events as ev
-from infctl.domain.errors import InfctlError, NotReady, Rejected, StartFailed, StoreError, StoreUnavailable
+from infctl.domain.errors import InfctlError, NotReady, Rejected, StartFailed, StoreError
 from infctl.domain.group_events import GroupEffect, GroupEvent
 from infctl.store.codec import BadRecord
 from infctl.store.records import EndpointRecord, FaultNotice, Secret
@@ -104,7 +104,7 @@ class Executor:
         try:
             await work
             return
-        except (StoreError, BadRecord) as error:
+        except (StoreError, BadRecord, TimeoutError) as error:
             failure = error
         except Exception as error:
             self._context.log.exception("an effect failed", group=self._group, effect=name)
@@ -123,7 +123,11 @@ class Executor:
         context = self._context
         known = context.world.specs.get(self._group)
         if known is None:
-            self._post(ev.ClaimRefused("", "the group has no specification any more"))
+            self._free(ev.ClaimRefused("", "the group has no specification any more"))
+            return
+        pool = context.world.pools.get(known[0].pool)
+        if pool is None:
+            self._free(ev.ClaimRefused("", f"pool {known[0].pool} does not exist"))
             return
         state = context.state.read(self._group)
         async with asyncio.timeout(STORE_DEADLINE):
@@ -137,10 +141,9 @@ class Executor:
                 group=self._group, generation=got.generation, launch=state.launch, port=state.port, count=state.count
             ),
         )
-        spec, pool = known[0], context.world.pools.get(known[0].pool)
-        if pool is None:
-            raise StoreUnavailable(f"pool {spec.pool} is not there")
-        self.launch = Launch(got.launch, spec, pool, got.generation)
+        # what is wanted now, not when the claim began: the machine takes it for that too
+        spec = context.world.specs.get(self._group, known)[0]
+        self.launch = Launch(got.launch, spec, context.world.pools.get(spec.pool, pool), got.generation)
         self._free(ev.LaunchClaimed(got.launch, got.generation))
 
     def _free(self, event: GroupEvent) -> None:

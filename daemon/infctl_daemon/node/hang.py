@@ -75,7 +75,7 @@ class HangWatch:
         await self._poll()
         if not self._beat.suspect(loop.time()):
             return ""
-        return "; ".join(filter(None, (self._beat.evidence(loop.time()), second, self._stopped())))
+        return "; ".join(filter(None, (self._beat.evidence(loop.time()), second, await self._stopped())))
 
     def _suspicion(self) -> str:
         seen = self._context.world.suspicions.get((self._launch.spec.name, self._launch.name), {})
@@ -99,7 +99,10 @@ class HangWatch:
             await asyncio.gather(asked, return_exceptions=True)
         return f"canary: {wrong.why}" if wrong else ""
 
-    def _stopped(self) -> str:
+    async def _stopped(self) -> str:
         tree = self._launch.tree
-        names = sorted(tree.stopped.values()) if tree else []
+        if tree is None:
+            return ""
+        await tree.scan()
+        names = sorted(tree.stopped.values())
         return f"in state T: {', '.join(names)}" if names else ""

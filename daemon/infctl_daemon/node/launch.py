@@ -247,6 +247,10 @@ async def end_recorded(context: Context, group: str) -> None:
                 context.log.error("processes of an earlier launch do not die", group=group, left=len(left))
                 began = time.monotonic()
     state = context.state.read(group)
+    pids = frozenset(p.pid for p in recorded)
+    await asyncio.to_thread(lambda: kill.remove_from_shm(kill.left_in_shm((), pids, 0.0)))
+    if state.launch:
+        (context.run_dir / "keys" / f"{state.launch}.yaml").unlink(missing_ok=True)
     await asyncio.to_thread(
         context.state.write,
         GroupState(group=group, generation=state.generation, launch=state.launch, port=state.port, count=state.count),
