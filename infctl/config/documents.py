@@ -23,7 +23,6 @@ OWNED_FLAGS = {
     "--dist-init-addr": "the daemon derives it from the launch",
     "--model-path": "use spec.modelPath",
     "--model": "use spec.modelPath",
-    "--tokenizer-path": "use spec.tokenizer",
     "--served-model-name": "clients ask for the pool's model",
     "--tp": "use spec.tensorParallel",
     "--tp-size": "use spec.tensorParallel",

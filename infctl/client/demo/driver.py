@@ -156,6 +156,7 @@ class Demo:
         if struck is not None:
             subject = f"stream/{self._arrivals[0].id}"
             await observer.until(lambda: before.launch in observer.noticed, 30.0)
+            seen.dispatched_at_notice = await dispatches(running.admin)
             await observer.until(lambda: first(observer.events, "stream.resumed", subject) is not None, 30.0)
             await asyncio.sleep(1.0)
         return seen

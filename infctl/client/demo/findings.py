@@ -31,6 +31,7 @@ class Seen:
     struck: Struck | None
     after: Side | None = None
     dispatched: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    dispatched_at_notice: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     events: list[EventRecord] = field(default_factory=list)
     noticed: dict[str, tuple[FaultNotice, float]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
@@ -100,8 +101,10 @@ def _measure(outcome: Outcome, seen: Seen, struck: Struck) -> None:
         outcome.problems.append("no stream was moved: the fault came too late, or nobody saw it")
     notice = seen.noticed.get(seen.before.launch)
     sent, last_at = seen.dispatched.get(seen.before.launch, (0, 0.0))
-    if notice is not None and sent and last_at > notice[1]:
-        report.requests_after_notice = 1
+    known, _ = seen.dispatched_at_notice.get(seen.before.launch, (sent, 0.0))
+    if notice is not None and last_at > notice[1]:
+        # the moment when our own watch saw it is after the commit: what was sent later went to a launch known as dead
+        report.requests_after_notice = max(1, sent - known)
 
 
 def _timeline(seen: Seen, struck: Struck) -> list[str]:
