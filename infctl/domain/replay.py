@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from infctl.domain.model import Contract
 
-# SGLang admits inputs shorter than max_req_len - 5 (0.5.23: max_req_input_len)
-CONTEXT_RESERVE = 5
+# SGLang 0.5.23 admits inputs shorter than the context less 6, and ends an answer two places before the context does
+# (both held by the conformance suite)
+CONTEXT_RESERVE = 6
+ANSWER_RESERVE = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def test_a_prompt_that_fits_but_whose_answer_does_not_is_refused():
 
 
 def test_an_open_limit_fills_the_context():
-    assert fit(completion(max_tokens=None), [1, 2, 3], **FITS).sampling.max_new == 100 - 5 - 3
+    assert fit(completion(max_tokens=None), [1, 2, 3], **FITS).sampling.max_new == 100 - 2 - 3
 
 
 @pytest.mark.parametrize(

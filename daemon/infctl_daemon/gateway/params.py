@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from infctl.domain.replay import CONTEXT_RESERVE, Sampling
+from infctl.domain.replay import ANSWER_RESERVE, CONTEXT_RESERVE, Sampling
 from infctl_daemon.gateway.errors import ClientError, invalid
 
 NEVER_FORWARDED = ("custom_logit_processor",)
@@ -195,8 +195,8 @@ def fit(asked: Asked, prompt_ids: list[int], *, context_length: int, vocab_size:
     for token in prompt_ids:
         if not 0 <= token < vocab_size:
             raise invalid(f"token id {token} is outside the vocabulary of {vocab_size}", "prompt")
-    room = context_length - CONTEXT_RESERVE - len(prompt_ids)
-    if room <= 0:
+    room = context_length - ANSWER_RESERVE - len(prompt_ids)
+    if len(prompt_ids) >= context_length - CONTEXT_RESERVE:
         raise invalid(
             f"the prompt has {len(prompt_ids)} tokens, the context holds {context_length}",
             "prompt",
