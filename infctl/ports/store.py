@@ -43,7 +43,7 @@ class RangeResult:
 
 
 class Target(StrEnum):
-    """What a comparison looks at. An absent key has value b"", and 0 for all the others."""
+    """What a comparison looks at. An absent key counts as 0, and no comparison with its VALUE holds (not even !=)."""
 
     VALUE = "value"
     MOD = "mod_revision"
@@ -61,7 +61,8 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """One condition of a transaction. With `prefix` it must hold for every key that exists under `key`."""
+    """One condition of a transaction. With `prefix` it must hold for every key that exists under `key`,
+    and where there is none, for an absent key."""
 
     key: str
     target: Target
