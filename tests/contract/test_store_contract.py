@@ -1,33 +1,29 @@
-"""The contract of `infctl.ports.store`, run on every implementation: what passes here may be relied upon."""
+"""The contract of `infctl.ports.store`, run on every implementation: what passes here may be relied upon.
+
+Keys, transactions and leases; watches are in `test_store_watches.py`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from typing import Any
 
 import pytest
 
-from infctl.adapters.memory_store import MemoryStore
 from infctl.domain.errors import Compacted, LeaseLost, StoreError, StoreUnavailable
 from infctl.ports.store import (
-    Alive,
     Compare,
     Delete,
-    Events,
     Get,
-    Interrupted,
     KeyValue,
     Op,
     Put,
     Relation,
-    Relist,
     Target,
     TxnResult,
 )
 from tests.contract.conftest import Backend
-from tests.support.etcd import Reader, within
+from tests.support.etcd import Reader
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -263,225 +259,7 @@ async def test_a_put_moves_a_key_off_its_lease_unless_it_keeps_it(backend: Backe
     assert (await backend.store.get(key)).value == b"3"
 
 
-async def test_a_watch_delivers_from_its_start_revision_once_and_in_order(backend: Backend) -> None:
-    a, b = backend.key("a"), backend.key("b")
-    await backend.store.put(a, b"before")
-    start = await backend.store.put(a, b"1")
-    reader = Reader(backend.store.watch(backend.prefix, start_revision=start))
-    await reader.until_keys(a)
-    lease = await backend.grant(30)
-    await backend.store.put(backend.prefix[:-1] + "0other", b"not ours")
-    both = (await backend.store.txn((), (Put(b, b"2", lease=lease.id), Delete(a)))).revision
-    await reader.until_keys(b, a)
-    got = [(e.key, e.value, e.mod_revision, e.create_revision, e.lease) for e in reader.events]
-    assert got == [
-        (a, b"1", start, start - 1, 0),
-        (b, b"2", both, both, lease.id),
-        (a, None, both, 0, 0),
-    ]
-    assert [i.revision for i in reader.items if isinstance(i, Events)] == [start, both]
-    await reader.close()
-
-
-async def test_a_watch_from_zero_starts_now(backend: Backend) -> None:
-    await backend.store.put(backend.key("old"), b"")
-    reader = Reader(backend.store.watch(backend.prefix, start_revision=0))
-    await reader.until_alive()
-    await backend.store.put(backend.key("new"), b"")
-    await reader.until_keys(backend.key("new"))
-    assert len(reader.events) == 1
-    await reader.close()
-
-
-async def test_a_watch_may_start_in_the_future(backend: Backend) -> None:
-    now = await backend.store.put(backend.key("k"), b"0")
-    reader = Reader(backend.store.watch(backend.prefix, start_revision=now + 3))
-    await asyncio.sleep(0.3)
-    for value in (b"1", b"2", b"3", b"4"):
-        await backend.store.put(backend.key("k"), value)
-    await reader.until(lambda r: len(r.events) >= 2)
-    assert [e.value for e in reader.events] == [b"3", b"4"]
-    await reader.close()
-
-
-@pytest.mark.parametrize("behind", [0, 3])
-async def test_a_watch_behind_a_compaction_gets_one_relist_and_then_events(backend: Backend, behind: int) -> None:
-    gone, kept = backend.key("gone"), backend.key("kept")
-    await backend.store.put(gone, b"1")
-    await backend.store.put(kept, b"1")
-    for n in range(4):
-        await backend.store.put(kept, str(n).encode())
-    compacted = (await backend.store.txn((), (Delete(gone),))).revision
-    await backend.store.put(kept, b"last")
-    await backend.store.compact(compacted)
-    # a watch that starts at the compaction revision itself would miss the delete on old servers
-    reader = Reader(backend.store.watch(backend.prefix, start_revision=compacted - behind))
-    await reader.until(lambda r: r.relists)
-    await backend.store.put(kept, b"after")
-    await reader.until_keys(kept)
-    assert len(reader.relists) == 1
-    assert [(kv.key, kv.value) for kv in reader.relists[0].kvs] == [(kept, b"last")]
-    assert [e.value for e in reader.events] == [b"after"]
-    assert reader.events[0].mod_revision == reader.relists[0].revision + 1
-    await reader.close()
-
-
-async def test_a_watch_after_the_compaction_needs_no_relist(backend: Backend) -> None:
-    key = backend.key("k")
-    await backend.store.put(key, b"1")
-    last = await backend.store.put(key, b"2")
-    await backend.store.compact(last)
-    await backend.store.put(key, b"3")
-    reader = Reader(backend.store.watch(backend.prefix, start_revision=last + 1))
-    await reader.until_keys(key)
-    assert not reader.relists and reader.events[0].value == b"3"
-    await reader.close()
-
-
-async def test_an_idle_watch_says_that_it_is_alive(backend: Backend) -> None:
-    revision = await backend.store.put(backend.key("k"), b"")
-    reader = Reader(backend.store.watch(backend.prefix, start_revision=revision + 1))
-    await reader.until(lambda r: r.count(Alive) >= 2, 8)
-    assert all(isinstance(item, Alive) and item.revision >= revision for item in reader.items)
-    await reader.close()
-
-
-async def test_a_reader_that_gives_up_waiting_loses_nothing(backend: Backend) -> None:
-    start = await backend.store.put(backend.key("0"), b"")
-    watch = backend.store.watch(backend.prefix, start_revision=start)
-    got: list[str] = []
-    for n in range(1, 12):
-        try:
-            async with asyncio.timeout(0.02):
-                while True:
-                    item = await anext(watch)
-                    got += [e.key for e in item.events] if isinstance(item, Events) else []
-        except TimeoutError:
-            await backend.store.put(backend.key(str(n)), b"")
-    async with asyncio.timeout(5):
-        while len(got) < 12:
-            item = await anext(watch)
-            got += [e.key for e in item.events] if isinstance(item, Events) else []
-    assert got == [backend.key(str(n)) for n in range(12)]
-    await watch.aclose()
-
-
-async def test_closing_a_watch_ends_its_reader(backend: Backend) -> None:
-    reader = Reader(backend.store.watch(backend.prefix, start_revision=0))
-    await reader.until_alive()
-    await reader.close()
-    with pytest.raises(StopAsyncIteration):
-        await anext(reader.watch)
-
-
-async def test_closing_the_store_ends_its_watches_and_refuses_calls(backend: Backend) -> None:
-    reader = Reader(backend.store.watch(backend.prefix, start_revision=0))
-    await reader.until_alive()
-    await within(5, backend.store.close())
-    await reader.close()
-    with pytest.raises(StoreUnavailable):
-        await backend.store.get("k")
-    await backend.store.close()
-
-
-async def test_cut_off_calls_end_in_time_and_a_watch_says_so_once(backend: Backend) -> None:
-    key = backend.key("k")
-    lease = await backend.grant(20)
-    start = await backend.store.put(key, b"before", lease=lease.id)
-    reader = Reader(backend.store.watch(backend.prefix, start_revision=start))
-    await reader.until_keys(key)
-    backend.cut()
-    try:
-        for timeout, call in (
-            (0.5, backend.store.get(key, timeout=0.5)),
-            (0.5, backend.store.put(key, b"?", timeout=0.5)),
-            (0.5, backend.store.txn((), (), timeout=0.5)),
-            (1.0, backend.store.keep_alive(lease.id, timeout=1.0)),
-        ):
-            started = time.monotonic()
-            with pytest.raises(StoreUnavailable):
-                await call
-            assert time.monotonic() - started < timeout + 0.4
-        await reader.until_interrupted(6)
-        await asyncio.sleep(0.5)
-    finally:
-        backend.heal()
-    again = await within(5, backend.store.put(key, b"after", lease=lease.id))
-    # what was sent into the cut may be applied late, before or behind it
-    await reader.until(lambda r: again in [e.mod_revision for e in r.events])
-    assert [e.value for e in reader.events if e.value != b"?"] == [b"before", b"after"]
-    assert (reader.count(Interrupted), reader.count(Relist)) == (1, 0)
-    assert await backend.store.keep_alive(lease.id) > 0
-    await reader.close()
-
-
 async def test_the_status_names_a_leader_and_the_revision(backend: Backend) -> None:
     revision = await backend.store.put(backend.key("k"), b"")
     status = await backend.store.status()
     assert status.leader and status.cluster_id and status.version and status.revision == revision
-
-
-def _random_ops(rng: random.Random, keys: list[str], leases: list[int]) -> list[Op]:
-    ops: list[Op] = []
-    for _ in range(rng.randrange(5)):
-        key, whole = rng.choice(keys), rng.random() < 0.2
-        match rng.randrange(5):
-            case 0 | 1:
-                lease, keep = rng.choice([0, 0, *leases]), rng.random() < 0.2
-                ops.append(Put(key, rng.choice([b"", b"1", b"2"]), 0 if keep else lease, keep))
-            case 2:
-                ops.append(Delete(key[:-1] if whole else key, whole))
-            case _:
-                ops.append(Get(key[:-1] if whole else key, whole, rng.randrange(3)))
-    return ops
-
-
-def _normal(result: TxnResult, base: int, leases: list[int]) -> Any:
-    def kv(kv: KeyValue) -> Any:
-        lease = leases.index(kv.lease) if kv.lease else None
-        return kv.key, kv.value, kv.create_revision - base, kv.mod_revision - base, kv.version, lease
-
-    gets = [[kv(found) for found in get] for get in result.gets]
-    return result.succeeded, result.revision - base, gets, result.deleted
-
-
-async def test_random_transactions_mean_the_same_as_in_memory(backend: Backend) -> None:
-    """The in-memory store is the model: both must answer 300 random transactions alike."""
-    rng = random.Random(20261202)
-    model = MemoryStore()
-    keys = [backend.key(f"{d}/{n}") for d in "ab" for n in "123"]
-    sides = []
-    for store in (model, backend.store):
-        leases = [(await (backend if store is backend.store else store).grant(60)).id for _ in range(2)]
-        sides.append((store, (await store.status()).revision, leases))
-    outcomes = set()
-    for step in range(300):
-        seed = rng.random()
-        answers = []
-        for store, base, leases in sides:
-            mine = random.Random(seed)
-            compares = []
-            for _ in range(mine.randrange(3)):
-                target, relation, key = mine.choice(list(Target)), mine.choice(list(Relation)), mine.choice(keys)
-                operand: int | bytes = mine.choice([0, 1, 2])
-                if target in (Target.MOD, Target.CREATE):
-                    operand = base + mine.randrange(max(1, step))
-                elif target is Target.VALUE:
-                    operand = mine.choice([b"", b"1"])
-                elif target is Target.LEASE:
-                    operand = mine.choice([0, *leases])
-                    relation = mine.choice([Relation.EQUAL, Relation.NOT_EQUAL])  # ids are not ordered alike
-                compares.append(
-                    Compare(key[:-1], target, relation, operand, True)
-                    if mine.random() < 0.2
-                    else Compare(key, target, relation, operand)
-                )
-            try:
-                result = await store.txn(compares, _random_ops(mine, keys, leases), _random_ops(mine, keys, leases))
-                answers.append(_normal(result, base, leases))
-            except StoreError as error:
-                answers.append(error.reason)
-        assert answers[0] == answers[1], f"step {step}"
-        outcomes.add(answers[0] if isinstance(answers[0], str) else answers[0][0])
-    assert outcomes == {True, False, "InvalidRequest"}
-    await model.close()
