@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 
+import httpx
+
 from tests.conformance.engines import MAX_QUEUED, MAX_RUNNING, Engine
 from tests.conformance.streams import Stream, body, call, fresh_rid, loads, quiet, stream, until
 
@@ -101,31 +103,41 @@ async def test_client_that_leaves_is_aborted(engine: Engine):
     await quiet(engine)
 
 
-async def test_live_rid_is_refused_and_the_first_one_goes_on(engine: Engine):
+async def test_live_rid_is_refused(engine: Engine):
     rid = fresh_rid("dup")
     message = f"Duplicate request ID detected: {rid}"
-    seen: list[object] = []
+    seen: list[httpx.Response] = []
 
     async def on_frame(count: int) -> None:
         if count == 2:
-            second = await stream(engine, body(rid, max_new=2))
-            whole = await call(engine, body(rid, max_new=2, stream=False))
-            seen.extend([second, whole])
+            seen.append(await call(engine, body(rid, max_new=2, stream=False)))
             await abort(engine, rid=rid)
 
     got = await stream(engine, body(rid, max_new=1500), on_frame=on_frame)
-    second, whole = seen
-    assert isinstance(second, Stream)
-    assert second.status == 200
-    expected = {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}
-    assert second.frames == [{"error": expected}]
-    assert second.done
-    assert whole.status_code == 400
-    assert whole.json() == {"error": {"message": message}}
+    assert seen[0].status_code == 400
+    assert seen[0].json() == {"error": {"message": message}}
     assert got.finish == ABORTED
-    assert len(got.ids) > 2
-    again = await stream(engine, body(rid, max_new=2))
-    assert again.finish == {"type": "length", "length": 2}
+    again = await call(engine, body(rid, max_new=2, stream=False))
+    assert again.json()["meta_info"]["finish_reason"] == {"type": "length", "length": 2}
+
+
+async def test_refused_stream_aborts_the_live_one_of_that_rid_two_seconds_later(engine: Engine):
+    """The end of any stream aborts its rid two seconds later, whoever has it then: never use a rid twice."""
+    rid = fresh_rid("dup")
+    expected = {"message": f"Duplicate request ID detected: {rid}", "type": "invalid_request_error"}
+    seen: list[Stream] = []
+
+    async def on_frame(count: int) -> None:
+        if count == 2:
+            seen.append(await stream(engine, body(rid, max_new=2)))
+
+    got = await stream(engine, body(rid, max_new=1500), on_frame=on_frame)
+    (second,) = seen
+    assert second.status == 200
+    assert second.frames == [{"error": {**expected, "code": 400, "retryable": False}}]
+    assert second.done
+    assert got.finish == ABORTED
+    assert 1.5 < got.ended - second.ended < 6
 
 
 async def test_queue_full_and_abort_while_waiting(engine: Engine):

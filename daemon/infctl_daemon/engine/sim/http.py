@@ -33,6 +33,7 @@ from infctl_daemon.engine.sim.tokens import Vocabulary
 
 _ADMIN_PATHS = ("/abort_request", "/flush_cache")
 _HEALTH_TIMEOUT = 20.0
+_LATE_ABORT = 2.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -153,6 +154,7 @@ class Surface:
                 response = await _open_stream(request)
                 await response.write(frames.refusal_frames(str(error)))
                 await response.write(frames.DONE)
+                self._abort_later(_rid(raw))
                 return response
             return _json(frames.refusal(str(error)), 400)
         updates = self._engine.updates(live)
@@ -172,7 +174,12 @@ class Surface:
             pass
         finally:
             await updates.aclose()  # type: ignore[attr-defined]
+            self._abort_later(wanted.rid)
         return response
+
+    def _abort_later(self, rid: str) -> None:
+        """SGLang's guard against lost clients: the end of a stream aborts its rid later, whoever has it then."""
+        asyncio.get_running_loop().call_later(_LATE_ABORT, self._engine.abort, rid)
 
     def _whole(self, answer: frames.Answer) -> web.Response:
         finish = answer.finish or {}
@@ -268,6 +275,11 @@ async def _json_body(request: web.Request) -> bytes:
 
 async def _server_header(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "uvicorn"
+
+
+def _rid(raw: bytes) -> str:
+    body = parse_json(raw)
+    return str(body.get("rid") or "") if isinstance(body, dict) else ""
 
 
 def _asks_stream(raw: bytes) -> bool:
