@@ -25,14 +25,15 @@ from infctl.client.demo.fault import Fault, Struck, Target
 from infctl.client.demo.findings import Seen, Side, assemble
 from infctl.client.demo.observer import Observer
 from infctl.client.demo.report import Arrivals, Outcome, first
-from infctl.client.demo.traffic import Tally, dispatches, small_requests
+from infctl.client.demo.traffic import Tally, dispatches, flush_cache, small_requests
 from infctl.client.local.cluster import LocalCluster, Running, Say
 from infctl.client.local.plan import GROUPS, MODEL, Engine, Layout
 from infctl.domain.errors import DeadlineExceeded, InfctlError, NotReady, StoreError, UsageError
 from infctl.store.codec import decode
-from infctl.store.records import Generation, GroupStatus, StreamRecord
+from infctl.store.records import EndpointRecord, Generation, GroupStatus, Secret, StreamRecord
 
-_PROMPT = "The quick worker keeps the stream of"
+# begins unlike the canary's prompt and the small requests: nothing of it is in any cache
+_PROMPT = "Every client follows one stream, and the worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class Options:
             raise UsageError(f"--at must be between 1 and {self.tokens - 1}, so that something is left to generate")
 
     @property
+    def reference_first(self) -> bool:
+        """Real arithmetic depends on what is cached: the reference runs while both groups are equally fresh."""
+        return self.engine is Engine.SGLANG
+
+    @property
     def stream_deadline(self) -> float:
         """For stream and reference together: generous, a slow machine is not a lost token."""
         a_token = 0.05 if self.engine is Engine.SIM else 0.5
@@ -73,6 +79,7 @@ class Demo:
         self._verdict: list[dict[str, Any]] = []
         self._reached = asyncio.Event()
         self._opened = asyncio.Event()
+        self._referred = asyncio.Event()
 
     async def run(self) -> Outcome:
         """Raises InfctlError when the cluster does not come up or the witness does not answer in time."""
@@ -107,9 +114,13 @@ class Demo:
         tally = Tally()
         try:
             async with (
-                self._witness(running.gateway, group, other) as reading,
+                self._witness(running.gateway, group, other) as (reading, go),
                 asyncio.timeout(self.options.stream_deadline),
             ):
+                if self.options.reference_first:
+                    await self._wait(self._referred, reading)
+                    await self._flush(store, cluster, other)
+                    go()
                 await self._wait(self._opened, reading)
                 record = await self._stream_record(store, cluster, reading)
                 before = await self._side(store, cluster, record.group)
@@ -161,6 +172,16 @@ class Demo:
             await asyncio.sleep(1.0)
         return seen
 
+    async def _flush(self, store: EtcdStore, cluster: LocalCluster, group: str) -> None:
+        """Empty the group's KV cache: a replay that finds the reference's would look faster than it is."""
+        endpoint = await store.get(cluster.keys.endpoint(group))
+        secret = await store.get(cluster.keys.secret(group))
+        if endpoint is not None and secret is not None:
+            url, key = decode(EndpointRecord, endpoint.value).url, decode(Secret, secret.value).api_key
+            if await flush_cache(url, key):
+                return
+        self._say(f"could not empty the cache of group/{group}: prefill_ms will be too good")
+
     async def _side(self, store: EtcdStore, cluster: LocalCluster, group: str) -> Side:
         found = await store.get(cluster.keys.group_generation(group))
         if found is None:
@@ -208,23 +229,28 @@ class Demo:
             waiting.cancel()
 
     @asynccontextmanager
-    async def _witness(self, url: str, group: str, other: str) -> AsyncIterator[asyncio.Task[None]]:
-        """The witness process, killed at the end if it still runs; yields the task that reads its lines."""
+    async def _witness(
+        self, url: str, group: str, other: str
+    ) -> AsyncIterator[tuple[asyncio.Task[None], Callable[[], None]]]:
+        """The witness process, killed at the end if it still runs: the task that reads its lines, and its start."""
         o = self.options
         argv = [sys.executable, "-m", "infctl.client.demo.witness", "--url", url, "--model", MODEL]
         argv += ["--prompt", _PROMPT, "--tokens", str(o.tokens), "--streams", str(o.streams)]
         argv += ["--group", group, "--reference", other]
+        argv += ["--reference-first"] if o.reference_first else []
         process = await asyncio.create_subprocess_exec(
             *argv,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             limit=1 << 24,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
         reading = asyncio.create_task(self._read(process))
+        assert process.stdin is not None
+        stdin = process.stdin
         try:
-            yield reading
+            yield reading, lambda: stdin.write(b"go\n")
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -263,6 +289,8 @@ class Demo:
                     self._text("\n")
             case {"kind": "reference", "group": group}:
                 self._say(f"the witness asks group/{group} for an uninterrupted run")
+            case {"kind": "referred"}:
+                self._referred.set()
             case {"kind": "note", "text": text}:
                 self._say(text)
             case {"kind": "verdict", "streams": streams}:

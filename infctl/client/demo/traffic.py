@@ -1,4 +1,6 @@
-"""Small requests that go on all through the fault: they show whether new work still reaches the dead launch."""
+"""Requests of the driver's own: small ones all through the fault, which show whether new work still reaches the dead
+launch, and a few words with the gateway's operator API and the engines.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ class Tally:
 
 async def small_requests(url: str, every: float, tally: Tally) -> None:
     """One token every `every` seconds until cancelled; answers are counted, nothing waits for them."""
-    body = {"model": MODEL, "prompt": "The", "max_tokens": 1, "temperature": 0}
+    body = {"model": MODEL, "prompt": "Say", "max_tokens": 1, "temperature": 0}
     async with httpx.AsyncClient(base_url=url, timeout=30.0, trust_env=False) as http:
 
         async def one() -> None:
@@ -41,6 +43,20 @@ async def small_requests(url: str, every: float, tally: Tally) -> None:
                 await asyncio.wait(running, timeout=5.0)
             for task in list(running):
                 task.cancel()
+
+
+async def flush_cache(url: str, api_key: str) -> bool:
+    """Ask an engine to forget its KV cache; it refuses while requests run, so this asks a few times."""
+    headers = {"authorization": f"Bearer {api_key}"}
+    async with httpx.AsyncClient(timeout=10.0, trust_env=False, headers=headers) as http:
+        for _ in range(10):
+            try:
+                if (await http.post(f"{url}/flush_cache")).status_code == 200:
+                    return True
+            except httpx.HTTPError:
+                return False
+            await asyncio.sleep(0.5)
+    return False
 
 
 async def dispatches(admin: str) -> dict[str, tuple[int, float]]:

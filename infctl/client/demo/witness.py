@@ -2,7 +2,8 @@
 
 It streams N completions through the gateway, pinned to one group at admission, prints a JSON line for each frame with
 its arrival time, then asks the other group for the same completions in one piece and prints its verdict.
-Started by the driver as a process of its own; no word from the driver reaches its counting.
+`--reference-first` turns the order round: real arithmetic gives equal tokens only where both groups start with equal
+caches; the streams then wait for a line on stdin. No other word from the driver reaches it, none its counting.
 """
 
 from __future__ import annotations
@@ -45,9 +46,13 @@ class Witness:
         timeout = httpx.Timeout(10.0, read=_READ_S, pool=None)
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self._args.url, timeout=timeout, limits=limits, trust_env=False) as http:
+            references = []
+            if self._args.reference_first:
+                references = await self._references(http)
+                await asyncio.to_thread(sys.stdin.readline)
             ended = await asyncio.gather(*(self._stream(http, i) for i in range(self._args.streams)))
-            self._say(kind="reference", group=self._args.reference)
-            references = await asyncio.gather(*(self._reference(http, i) for i in range(self._args.streams)))
+            if not self._args.reference_first:
+                references = await self._references(http)
         counts = []
         for received, reference, error in zip(self._received, references, ended, strict=True):
             count = asdict(compare(received, reference or []))
@@ -114,6 +119,12 @@ class Witness:
         self._say(kind="ended", stream=stream, error=error)
         return error
 
+    async def _references(self, http: httpx.AsyncClient) -> list[list[int] | None]:
+        self._say(kind="reference", group=self._args.reference)
+        found = await asyncio.gather(*(self._reference(http, i) for i in range(self._args.streams)))
+        self._say(kind="referred")
+        return list(found)
+
     async def _reference(self, http: httpx.AsyncClient, stream: int) -> list[int] | None:
         """The same request, in one piece, by the other group."""
         headers = {"x-infctl-group": self._args.reference}
@@ -143,6 +154,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--group", required=True, help="the group that gets the streams")
     parser.add_argument("--reference", required=True, help="the group of the uninterrupted run")
+    parser.add_argument("--reference-first", action="store_true")
     return 0 if asyncio.run(Witness(parser.parse_args(argv), sys.stdout).run()) else 1
 
 
