@@ -43,35 +43,55 @@ class Sim(Engine):
 Start = Callable[..., Sim]
 
 
+def launch(model: Path, folder: Path, *flags: str) -> Sim:
+    port, admin = free_port(), free_port()
+    log = folder / f"{port}.log"
+    words = ["--model-path", str(model), "--port", str(port), "--sim-admin-port", str(admin)]
+    words += ["--sim-decode-seconds", "0.01", "--sim-load-seconds", "0.05", *flags]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "infctl_daemon.engine.sim", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=environment(diagnostics=False),
+            start_new_session=True,
+        )
+    sim = Sim("sim", process, port, log, {"main": process.pid})
+    sim.admin_port = admin
+    return sim
+
+
 @pytest.fixture
 def start_sim(model: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts simulated engines with flags of one's own; all are ended afterwards."""
     running: list[Sim] = []
 
-    def go(*flags: str, ready: bool = True, diagnostics: bool = False) -> Sim:
-        port, admin = free_port(), free_port()
-        log = tmp_path / f"{port}.log"
-        words = ["--model-path", str(model), "--port", str(port), "--sim-admin-port", str(admin)]
-        words += ["--sim-decode-seconds", "0.01", "--sim-load-seconds", "0.05", *flags]
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "infctl_daemon.engine.sim", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env=environment(diagnostics=diagnostics),
-                start_new_session=True,
-            )
-        sim = Sim("sim", process, port, log, {"main": process.pid})
-        sim.admin_port = admin
-        running.append(sim)
+    def go(*flags: str, ready: bool = True) -> Sim:
+        running.append(launch(model, tmp_path, *flags))
         if ready:
-            wait_ready(sim)
-        return sim
+            wait_ready(running[-1])
+        return running[-1]
 
     yield go
     for sim in running:
         sim.end()
+
+
+@pytest.fixture(scope="module")
+def lasting(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
+    """One engine for the cases that leave it as it was."""
+    sim = launch(model, tmp_path_factory.mktemp("lasting"))
+    wait_ready(sim)
+    yield sim
+    sim.end()
+
+
+@pytest.fixture
+def sim(lasting: Sim) -> Iterator[Sim]:
+    yield lasting
+    lasting.fault(kind="clear")
+    wait_ready(lasting)
 
 
 def wait_ready(sim: Sim, seconds: float = 15.0, path: str = "/ready") -> None:
@@ -157,8 +177,7 @@ def test_any_child_killed_ends_all(start_sim: Start, victim: str):
     assert wait_gone(sim) == -signal.SIGKILL
 
 
-def test_refuse_connections_for_a_while(start_sim: Start):
-    sim = start_sim()
+def test_refuse_connections_for_a_while(sim: Sim):
     sim.fault(kind="refuse", mode="connection")
     deadline = time.monotonic() + 5
     while True:
@@ -171,8 +190,7 @@ def test_refuse_connections_for_a_while(start_sim: Start):
     wait_ready(sim)
 
 
-def test_refuse_with_503(start_sim: Start):
-    sim = start_sim()
+def test_refuse_with_503(sim: Sim):
     sim.fault(kind="refuse", mode="503", seconds=1.0)
     deadline = time.monotonic() + 10
     for expected in (503, 200):
@@ -181,8 +199,7 @@ def test_refuse_with_503(start_sim: Start):
             time.sleep(0.02)
 
 
-def test_wrong_tokens_and_back(start_sim: Start):
-    sim = start_sim()
+def test_wrong_tokens_and_back(sim: Sim):
     right = sim.say()
     sim.fault(kind="wrong_token")
     assert sim.say() != right
@@ -190,8 +207,7 @@ def test_wrong_tokens_and_back(start_sim: Start):
     assert sim.say() == right
 
 
-def test_slow(start_sim: Start):
-    sim = start_sim()
+def test_slow(sim: Sim):
     began = time.monotonic()
     sim.say(20)
     fast = time.monotonic() - began
@@ -206,7 +222,7 @@ def test_sigterm_can_be_ignored(start_sim: Start):
     sim.fault(kind="ignore_sigterm")
     time.sleep(0.1)
     sim.send("main", signal.SIGTERM)
-    time.sleep(1.0)
+    time.sleep(0.8)
     assert httpx.get(sim.url + "/ready").status_code == 200
     sim.fault(kind="clear")
     time.sleep(0.1)
@@ -214,8 +230,7 @@ def test_sigterm_can_be_ignored(start_sim: Start):
     assert wait_gone(sim) == 0
 
 
-def test_bad_faults_are_refused(start_sim: Start):
-    sim = start_sim()
+def test_bad_faults_are_refused(sim: Sim):
     url = f"http://127.0.0.1:{sim.admin_port}/fault"
     for body in ({"kind": "other"}, {"kind": "die", "rank": 9}, {"kind": "die", "after": "x"}, [1]):
         assert httpx.post(url, json=body).status_code == 400, body
@@ -224,7 +239,7 @@ def test_bad_faults_are_refused(start_sim: Start):
 
 
 def test_port_is_closed_while_loading(start_sim: Start):
-    sim = start_sim("--sim-load-seconds", "2", ready=False)
+    sim = start_sim("--sim-load-seconds", "3", ready=False)
     time.sleep(1.0)
     with pytest.raises(httpx.ConnectError):
         httpx.get(sim.url + "/ready")

@@ -7,6 +7,7 @@ a person makes; a call that needs the scheduler hangs when the scheduler does, o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,7 @@ from infctl_daemon.engine.sim.intake import (
     read_generate,
 )
 from infctl_daemon.engine.sim.tokens import Vocabulary
+from infctl_daemon.engine.sim.wire import PeerGone
 
 _ADMIN_PATHS = ("/abort_request", "/flush_cache")
 _HEALTH_TIMEOUT = 20.0
@@ -179,7 +181,12 @@ class Surface:
 
     def _abort_later(self, rid: str) -> None:
         """SGLang's guard against lost clients: the end of a stream aborts its rid later, whoever has it then."""
-        asyncio.get_running_loop().call_later(_LATE_ABORT, self._engine.abort, rid)
+
+        def late() -> None:
+            with contextlib.suppress(PeerGone):
+                self._engine.abort(rid)
+
+        asyncio.get_running_loop().call_later(_LATE_ABORT, late)
 
     def _whole(self, answer: frames.Answer) -> web.Response:
         finish = answer.finish or {}
