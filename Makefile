@@ -11,7 +11,6 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.infctl-stamp
 ARGS ?=
 
-# the rounds of `make conformance-sglang` and the demos on the real engine use one environment; see .ci/sglang_env.sh
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help

@@ -22,7 +22,7 @@ KEYS = [
     "requests_after_notice",
 ]  # fmt: skip
 SABOTAGE = Path(__file__).parents[1] / "support" / "sabotage.py"
-TOKENS, AT = 100, 40
+TOKENS, AT = 80, 30
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infctl.adapters.etcd import EtcdStore
-from infctl.adapters.etcd_server import EmbeddedEtcd
+from infctl.adapters.etcd_server import EmbeddedEtcd, start_ticks
 from infctl.client.apply import apply_specs, to_specs
 from infctl.client.local.plan import GATEWAY, GROUPS, NODE, Engine, Layout, Profile, documents, profile
 from infctl.client.local.processes import ProcessBook, launched, send, wait_gone
@@ -147,7 +147,7 @@ class LocalCluster:
                     shown[name] = phase
                     self._say(f"group/{name} {phase} ({waited:.1f} s)")
                     told = loop.time()
-            if gateway is not None and all(phases.get(g) == "ready" for g in GROUPS) and await _ready(gateway.url):
+            if gateway is not None and all(phases[g] == "ready" for g in GROUPS) and await _ready(gateway.url):
                 return Running(endpoint, gateway.url, str(gateway.stats.get("admin", "")))
             if waited > chosen.start_deadline:
                 raise DeadlineExceeded(
@@ -167,13 +167,22 @@ class LocalCluster:
         gateway = None
         with contextlib.suppress(StoreError, BadRecord):
             for group in GROUPS:
-                status = await store.get(self.keys.group_status(group))
+                found = await store.get(self.keys.group_status(group))
                 endpoint = await store.get(self.keys.endpoint(group))
-                if endpoint is not None and decode(EndpointRecord, endpoint.value).state == "ready":
+                if found is None:
+                    continue
+                status = decode(GroupStatus, found.value)
+                published = decode(EndpointRecord, endpoint.value) if endpoint is not None else None
+                if (
+                    published is not None
+                    and published.state == "ready"
+                    and published.launch == status.launch
+                    # an endpoint may outlive a killed cluster by its lease: the process must be there, too
+                    and start_ticks(status.pid) is not None
+                ):
                     phases[group] = "ready"
-                elif status is not None:
-                    record = decode(GroupStatus, status.value)
-                    phases[group] = record.phase + (f": {record.message}" if record.message else "")
+                elif status.phase != "ready":
+                    phases[group] = status.phase + (f": {status.message}" if status.message else "")
             found = await store.get(self.keys.gateway(GATEWAY))
             gateway = decode(GatewayRecord, found.value) if found is not None else None
         return phases, gateway
