@@ -10,7 +10,7 @@ import pytest
 
 from infctl.adapters.memory_store import MemoryStore
 from infctl.domain.errors import StoreFull, StoreUnavailable
-from infctl.ports.store import Compare, Op, Put, TxnResult
+from infctl.ports.store import Compare, Delete, Get, Op, TxnResult
 from infctl.store.codec import decode, encode
 from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, FaultNotice, Generation, GroupSpec, LaunchRecord, NodeLease, Secret
@@ -22,7 +22,7 @@ SPEC = GroupSpec(name="a", pool="p", node="n1", model_path="/m", max_running=1, 
 
 
 class FullStore(MemoryStore):
-    """Refuses puts and leases as etcd does under NOSPACE, once `full` is set."""
+    """Refuses what etcd 3.5 does under NOSPACE, once `full` is set: leases, and all but a lone delete or reads."""
 
     full = False
 
@@ -34,7 +34,8 @@ class FullStore(MemoryStore):
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Op], orelse: Sequence[Op] = (), *, timeout: float = 5.0
     ) -> TxnResult:
-        if self.full and any(isinstance(op, Put) for op in (*then, *orelse)):
+        lone_delete = len(then) == 1 and isinstance(then[0], Delete) and not compares and not orelse
+        if self.full and not lone_delete and any(not isinstance(op, Get) for op in (*then, *orelse)):
             raise StoreFull("no space")
         return await super().txn(compares, then, orelse, timeout=timeout)
 

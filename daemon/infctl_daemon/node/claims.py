@@ -20,7 +20,7 @@ import msgspec
 from infctl.domain.errors import LeaseLost, StoreFull, StoreUnavailable
 from infctl.domain.ids import launch_id
 from infctl.ports.store import Compare, Delete, Get, KeyValue, Op, Put, Relation, Store, Target, TxnResult
-from infctl.store.codec import decode, encode
+from infctl.store.codec import Record, decode, encode
 from infctl.store.keys import Keys
 from infctl.store.records import (
     EndpointRecord,
@@ -55,6 +55,12 @@ class Refused:
 
 def _first(result: TxnResult, index: int) -> KeyValue | None:
     return result.gets[index][0] if index < len(result.gets) and result.gets[index] else None
+
+
+class _Launched(Record, frozen=True, kw_only=True):
+    """The part that an endpoint and its secret have in common."""
+
+    launch: str
 
 
 class Claims:
@@ -172,7 +178,7 @@ class Claims:
         )
         return None if done.succeeded else self._why_not(done, launch, endpoint.generation)
 
-    async def write_fault(self, notice: FaultNotice, *, full: bool = False) -> bool:
+    async def write_fault(self, notice: FaultNotice) -> bool:
         """End a launch: endpoint and key out, notice in. False when another launch is registered by now.
 
         Raises StoreError. When the store has no space left the deletes alone are done.
@@ -189,20 +195,27 @@ class Claims:
                 notice = msgspec.structs.replace(notice, generation=known.generation)
             ops: list[Op] = [Delete(keys.endpoint(group)), Delete(keys.secret(group))]
             try:
-                if not full:
-                    ops += await self._notice_ops(notice)
+                ops += await self._notice_ops(notice)
                 done = await self._store.txn(
                     [Compare.unchanged(keys.group_generation(group), known.mod_revision)], ops, timeout=TXN_TIMEOUT
                 )
             except StoreFull:
-                full = True
-                continue
+                return await self._withdraw_when_full(group, launch)
             except LeaseLost:
                 continue  # the reserve had run out; the next one is fresh
             if done.succeeded:
                 return True
             known = None  # somebody raised the generation: look whose it is
         raise StoreUnavailable("the generation changes all the time")
+
+    async def _withdraw_when_full(self, group: str, launch: str) -> bool:
+        """Take the endpoint out of a full database. etcd refuses every transaction over its quota, compares and all,
+        but a lone delete passes; the owner alone writes this key, so looking first is guard enough."""
+        for key in (self._keys.endpoint(group), self._keys.secret(group)):
+            kv = await self._store.get(key)
+            if kv is not None and decode(_Launched, kv.value).launch == launch:
+                await self._store.txn((), (Delete(key),), timeout=TXN_TIMEOUT)
+        return True
 
     async def _notice_ops(self, notice: FaultNotice) -> list[Op]:
         keys = self._keys

@@ -1,0 +1,58 @@
+"""NOSPACE: a dead endpoint still leaves a database that takes no puts (real etcd, every version found)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infctl.adapters.etcd_binary import EtcdBinary
+from infctl.domain.errors import StoreFull
+from infctl.store.codec import encode
+from infctl.store.keys import Keys
+from infctl.store.records import EndpointRecord, FaultNotice, GroupSpec, NodeLease, Secret
+from infctl_daemon.node.claims import Claims, Registration
+from infctl_daemon.node.leases import SpareLease
+from tests.support.etcd import BINARIES, live_etcd, store_on
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(60)]
+KEYS = Keys()
+
+
+@pytest.mark.parametrize("binary", BINARIES, ids=str)
+async def test_the_dead_endpoint_leaves_a_full_database(
+    binary: EtcdBinary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infctl.adapters.etcd_binary.QUOTA_BYTES", 4 << 20)
+    async with live_etcd(binary, tmp_path) as etcd, store_on(etcd.endpoint) as store:
+        lease = (await store.grant(60)).id
+        await store.put(KEYS.node_lease("n1"), encode(NodeLease(node="n1", boot_id="b", incarnation="i")), lease=lease)
+        claims = Claims(store, KEYS, "n1", SpareLease(store))
+        spec = GroupSpec(name="a", pool="p", node="n1", model_path="/m", max_running=1, max_queued=1)
+        mine = await claims.claim_launch(spec, 0, lease)
+        assert isinstance(mine, Registration)
+        endpoint = EndpointRecord(
+            group="a",
+            pool="p",
+            node="n1",
+            generation=mine.generation,
+            launch=mine.launch,
+            url="http://127.0.0.1:1",
+            model="m",
+            revision="r",
+            tokenizer="",
+            tokenizer_digest="",
+            context_length=1,
+            vocab_size=1,
+            max_running=1,
+            max_queued=1,
+        )
+        assert await claims.publish(endpoint, Secret(launch=mine.launch, api_key="k"), lease) is None
+        with pytest.raises(StoreFull):
+            for n in range(100):
+                await store.put(f"filler/{n}", b"." * 200_000)
+
+        notice = FaultNotice(fault_id="f1", group="a", launch=mine.launch, generation=1, reason="process-exited")
+        assert await claims.write_fault(notice)
+        assert await store.get(KEYS.endpoint("a")) is None
+        assert await store.get(KEYS.secret("a")) is None
