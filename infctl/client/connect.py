@@ -28,10 +28,11 @@ class Place:
 def find_cluster(endpoints: str = "", context: str = "", cluster: str = "") -> Place:
     """The cluster meant by the flags, the environment and the contexts file. Raises UsageError or ConfigError."""
     context = context or os.environ.get("INFCTL_CONTEXT", "")
+    cluster = cluster or os.environ.get("INFCTL_CLUSTER", "")
     if endpoints:
         return Place(_split(endpoints), cluster or "default", "--endpoints")
     if not context and (env := os.environ.get("INFCTL_ENDPOINTS", "")):
-        return Place(_split(env), cluster or os.environ.get("INFCTL_CLUSTER", "") or "default", "INFCTL_ENDPOINTS")
+        return Place(_split(env), cluster or "default", "INFCTL_ENDPOINTS")
     found = load_contexts()
     name = context or found.current
     if not name:

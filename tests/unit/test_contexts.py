@@ -49,6 +49,9 @@ def test_flags_beat_environment_beats_context(home: Path, monkeypatch: pytest.Mo
     assert find_cluster().endpoints == ("env:1", "env:2")
     assert find_cluster("flag:1").endpoints == ("flag:1",)
     assert find_cluster(context="dev").endpoints == ("ctx:1",)
+    monkeypatch.setenv("INFCTL_CLUSTER", "green")
+    assert {find_cluster("flag:1").cluster, find_cluster().cluster, find_cluster(context="dev").cluster} == {"green"}
+    assert find_cluster("flag:1", cluster="red").cluster == "red"
     with pytest.raises(UsageError, match="no context 'nope'"):
         find_cluster(context="nope")
     with pytest.raises(UsageError, match="empty"):
