@@ -217,6 +217,11 @@ class Attempt:
 
     def on_frame(self, frame: Frame) -> None:
         stream = self.stream
+        meta = frame.meta
+        if meta is not None and meta.finish_reason is not None and meta.finish_reason.get("type") == "abort":
+            # its ids are not to be trusted: SGLang fills in a 0 where a prompt was refused
+            self._finished(meta.finish_reason)
+            return
         ids = frame.ids
         if self.upstream.frames.keep_meta:
             stream.surface.absorb(self.upstream.frames.last_meta)
@@ -227,7 +232,6 @@ class Attempt:
         if frame.error is not None:
             self._broken(Break.ERROR_FRAME, str(frame.error.get("message", frame.error)))
             return
-        meta = frame.meta
         if meta is not None and meta.finish_reason is not None and not self._closed:
             self._finished(meta.finish_reason)
 
