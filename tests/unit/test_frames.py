@@ -1,4 +1,4 @@
-"""The reader of SGLang's cumulative frames: the fast road and the full parse must agree, and hostile bytes must not pass."""
+"""The reader of SGLang's cumulative frames: fast road and full parse agree, hostile bytes do not pass."""
 
 import json
 
