@@ -88,6 +88,49 @@ async def test_a_death_is_told_within_milliseconds(family: subprocess.Popen[byte
     tree.close()
 
 
+# the colons keep bash from becoming its last command
+RANK = """
+(exec -a sglang::scheduler_TP0 bash -c '(exec -a sglang::scheduler_TP0 sleep 0.7) & echo up; sleep 60; :') &
+wait; :
+"""
+
+
+async def test_what_a_rank_starts_is_no_rank_though_it_wears_its_name(tmp_path: Path) -> None:
+    """Seen on the real engine: torch forks compilers, which keep the rank's title until they exec."""
+    log = tmp_path / "out.log"
+    child = spawn.start(["bash", "-c", RANK], spawn.scrubbed_env(os.environ, {}), log)
+    ended: list[Watched] = []
+    tree = Tree(_ident(child), ended.append, serves=roles.serves)
+    tree.add(tree.main)
+    await asyncio.to_thread(_wait_for, log, "up")
+    await tree.scan()
+    named = [w for w in tree.living if w.title == "sglang::scheduler_TP0"]
+    assert len(named) == 2
+    assert [roles.serves(w.title, w.parent) for w in sorted(named, key=lambda w: w.ident.pid)] == [True, False]
+    end = time.monotonic() + 5
+    while not ended:
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
+    assert [roles.serves(w.title, w.parent) for w in ended if w.title.startswith("sglang")] == [False]
+    assert await kill.kill_tree(tree, 5.0)
+    child.wait(5)
+    tree.close()
+
+
+@pytest.mark.parametrize(
+    ("title", "parent", "serves"),
+    [
+        ("sglang::scheduler_TP0", "sglang.launch_server", True),
+        ("sglang::scheduler_DP1_TP0", "sglang::data_parallel_controller", True),
+        ("sglang::scheduler_TP0", "sglang::scheduler_TP0", False),
+        ("sglang::detokenizer", "", True),
+        ("multiprocessing.resource_tracker", "sglang.launch_server", False),
+    ],
+)
+def test_who_serves(title: str, parent: str, serves: bool) -> None:
+    assert roles.serves(title, parent) is serves
+
+
 async def test_a_process_that_frees_a_lot_of_memory_is_told_before_it_is_gone(tmp_path: Path) -> None:
     log = tmp_path / "out.log"
     code = "x = bytearray(400_000_000)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint('up', flush=True)\n"

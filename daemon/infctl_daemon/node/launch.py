@@ -65,7 +65,8 @@ class Launch:
 
     @property
     def titles(self) -> list[str]:
-        return [w.title for w in self.tree.living] if self.tree else []
+        """Of the processes that serve."""
+        return [w.title for w in self.tree.living if roles.serves(w.title, w.parent)] if self.tree else []
 
     def status_of(self, one: Watched) -> str:
         """How a process ended, where that can be known: for certain only of our own child, once it is collected."""
@@ -178,11 +179,11 @@ def exit_event(launch: Launch, one: Watched) -> tuple[str, str] | None:
     if launch.tree is not None and one.ident == launch.tree.main:
         return one.title or "main process", launch.status_of(one)
     title = one.title
-    if not roles.serves(title):
+    if not roles.serves(title, one.parent):
         # it may have taken its name after our last look; the kernel keeps the short one until it is reaped
         seen = procfs.stat(one.ident.pid)
         title = seen.name if seen is not None and seen.ident == one.ident else title
-    return (title, launch.status_of(one)) if roles.serves(title) else None
+    return (title, launch.status_of(one)) if roles.serves(title, one.parent) else None
 
 
 async def end(context: Context, launch: Launch, graceful: float = 0.0) -> None:

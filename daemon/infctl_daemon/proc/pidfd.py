@@ -33,6 +33,7 @@ class Watched:
     fd: int
     stat_fd: int = -1
     title: str = ""
+    parent: str = ""  # the title of what started it
     alive: bool = True
     told: bool = False
     status: int | None = None  # as `procfs.exit_status`, once it is told
@@ -44,6 +45,7 @@ class Look:
 
     stats: list[Stat]
     titles: dict[Ident, str]
+    parents: dict[Ident, str]
     shm: set[str]
 
 
@@ -53,27 +55,29 @@ def look(main: Ident, known: frozenset[Ident], deep: bool) -> Look:
     shm: set[str] = set()
     for s in found if deep else ():
         shm |= procfs.shared_memory(s.ident.pid)
-    return Look(found, {s.ident: procfs.title(s.ident.pid) for s in found}, shm)
+    titles = {s.ident: procfs.title(s.ident.pid) for s in found}
+    by_pid = {ident.pid: title for ident, title in titles.items()}
+    return Look(found, titles, {s.ident: by_pid.get(s.ppid, "") for s in found}, shm)
 
 
 @dataclass(slots=True)
 class Tree:
     """All processes of one launch that were ever seen. `on_exit` is called in the loop, once for each.
 
-    `serves` tells by title whose end must be seen at once; the main process always counts.
+    `serves` tells by title and parent's title whose end must be seen at once; the main process always counts.
     """
 
     main: Ident
     on_exit: Callable[[Watched], None]
     on_change: Callable[[], None] = lambda: None
-    serves: Callable[[str], bool] = lambda title: False
+    serves: Callable[[str, str], bool] = lambda title, parent: False
     watched: dict[Ident, Watched] = field(default_factory=dict)
     shm: set[str] = field(default_factory=set)
     stopped: dict[Ident, str] = field(default_factory=dict)  # in state T now: evidence to show, never a trigger
     loading: bool = True
     _empty: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def add(self, ident: Ident, title: str = "") -> None:
+    def add(self, ident: Ident, title: str = "", parent: str = "") -> None:
         """Watch one more process."""
         if ident in self.watched:
             return
@@ -85,7 +89,7 @@ class Tree:
         if seen is None or seen.ident != ident:
             os.close(fd)
             return
-        one = Watched(ident, fd, title=title)
+        one = Watched(ident, fd, title=title, parent=parent)
         with contextlib.suppress(OSError):
             one.stat_fd = procfs.open_stat(ident.pid)
         self.watched[ident] = one
@@ -118,7 +122,9 @@ class Tree:
         """Ask those that serve whether they have begun to exit, until cancelled or until nothing lives."""
         while living := self.living:
             for one in living:
-                asked = one.stat_fd >= 0 and not one.told and (one.ident == self.main or self.serves(one.title))
+                asked = (
+                    one.stat_fd >= 0 and not one.told and (one.ident == self.main or self.serves(one.title, one.parent))
+                )
                 if asked and procfs.is_ending(one.stat_fd):
                     self._tell(one)
             await asyncio.sleep(EXIT_POLL)
@@ -137,7 +143,7 @@ class Tree:
         before = len(self.watched)
         for s in seen.stats:
             if s.state not in ("Z", "X"):
-                self.add(s.ident, seen.titles[s.ident])
+                self.add(s.ident, seen.titles[s.ident], seen.parents[s.ident])
         for ident, title in seen.titles.items():
             # a process that has ended has no title any more: keep the last one
             if title and ident in self.watched:
