@@ -2,18 +2,20 @@
 
 One group carries all streams, the other is idle. Gap, prefill and net gap are those of every stream; lost and repeated
 are counted from the bytes of a separate client process against an uninterrupted run on the other group.
+`longest_pause_ms` is the longest of the whole stream: behind the seam an engine may pause a stream again while it
+prefills the others.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import signal
 import sys
 import tempfile
 import time
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +113,7 @@ def judge(
         e.fields["stream"]: e.fields for e in events if e.kind == "stream.migrating" and e.fields["stream"] in mine
     }
     back = {e.fields["stream"]: e.fields for e in events if e.kind == "stream.resumed" and e.fields["stream"] in mine}
-    gaps, nets, prefills, detects = [], [], [], []
+    gaps, nets, prefills, detects, pauses = [], [], [], [], []
     lost = repeated = wrong = unfinished = 0
     for stream, other in zip(got["streams"], truth["streams"], strict=True):
         lost += max(0, len(other["ids"]) - len(stream["ids"]))
@@ -119,15 +121,15 @@ def judge(
         wrong += stream["ids"] != other["ids"] or bool(stream["faults"])
         unfinished += not stream["done"]
         times = stream["times"]
-        steps = sorted(b - a for a, b in itertools.pairwise(times))
-        before = max(t for t in times if t <= hurt_at)
-        after = min((t for t in times if t > hurt_at + 0.001), default=None)
+        steps = sorted(b - a for a, b in pairwise(times))
         sid = stream["id"]
-        if after is None or sid not in back:
+        if sid not in back or sid not in moved:
             continue
-        # tokens that were on their way when the fault struck arrive after it: the gap is the longest pause around it
-        around = [(b - a) for a, b in itertools.pairwise(times) if b > hurt_at and a < hurt_at + 30]
-        gap = (max(around, default=after - before) - steps[len(steps) // 2]) * 1000.0
+        # the seam: the last token of the old attempt, the first of the new one
+        upto = list(accumulate(stream["counts"]))
+        seam = next(i for i, count in enumerate(upto) if count > moved[sid]["committed"])
+        gap = (times[seam] - times[seam - 1] - steps[len(steps) // 2]) * 1000.0
+        pauses.append((max(b - a for a, b in pairwise(times)) - steps[len(steps) // 2]) * 1000.0)
         gaps.append(gap)
         prefills.append(back[sid]["prefill_ms"])
         nets.append(gap - back[sid]["prefill_ms"])
@@ -143,6 +145,7 @@ def judge(
         "gap_ms": spread(gaps),
         "net_gap_ms": spread(nets),
         "prefill_ms": spread(prefills),
+        "longest_pause_ms": spread(pauses),
         "detect_ms": spread(detects),
         "notice_ms": round(notice, 1),
     }
