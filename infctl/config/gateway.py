@@ -32,8 +32,7 @@ class GatewayConfig(Part):
     endpoints: list[str] = Field(default_factory=list)
     listen: Listen = "127.0.0.1:8080"
     admin: Listen = "127.0.0.1:8081"
-    state_dir: str = "/var/lib/infctl/gateway"
-    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
+    max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
     limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")
 
     @property

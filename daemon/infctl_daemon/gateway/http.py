@@ -24,6 +24,7 @@ from infctl_daemon.gateway.stream import Stream
 log = structlog.get_logger()
 MAX_BODY = 8 * 1024 * 1024
 CORE = web.AppKey("core", Core)
+LIMIT = web.AppKey("limit", int)
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -44,7 +45,7 @@ async def typed_errors(request: web.Request, handler: Callable[[web.Request], An
     except ClientError as error:
         return error_response(error)
     except web.HTTPRequestEntityTooLarge:
-        return error_response(too_large())
+        return error_response(too_large(request.app[LIMIT]))
     except web.HTTPException as error:
         if error.status < 400:
             raise
@@ -57,15 +58,15 @@ async def typed_errors(request: web.Request, handler: Callable[[web.Request], An
         return error_response(ClientError(ErrorType.INTERNAL, "the gateway failed; its log says how"))
 
 
-def too_large() -> ClientError:
+def too_large(limit: int) -> ClientError:
     return ClientError(
-        ErrorType.INVALID_REQUEST, f"the body is larger than {MAX_BODY} bytes", code="body_too_large", status=413
+        ErrorType.INVALID_REQUEST, f"the body is larger than {limit} bytes", code="body_too_large", status=413
     )
 
 
 async def _body(request: web.Request) -> bytes:
-    if (request.content_length or 0) > MAX_BODY:
-        raise too_large()
+    if (request.content_length or 0) > request.app[LIMIT]:
+        raise too_large(request.app[LIMIT])
     return await request.read()
 
 
@@ -221,8 +222,9 @@ async def cancel(request: web.Request) -> web.Response:
     return json_response({"id": stream.id, "state": stream.state.phase.value})
 
 
-def client_app(core: Core) -> web.Application:
-    app = web.Application(middlewares=[typed_errors], client_max_size=MAX_BODY)
+def client_app(core: Core, max_body: int = MAX_BODY) -> web.Application:
+    app = web.Application(middlewares=[typed_errors], client_max_size=max_body)
+    app[LIMIT] = max_body
     app[CORE] = core
     app.router.add_post("/v1/completions", completions)
     app.router.add_post("/generate", generate)

@@ -33,7 +33,7 @@ from infctl.store.records import GatewayRecord
 from infctl_daemon.gateway.admin import admin_app
 from infctl_daemon.gateway.core import Core
 from infctl_daemon.gateway.fleet import Fleet
-from infctl_daemon.gateway.http import client_app
+from infctl_daemon.gateway.http import MAX_BODY, client_app
 from infctl_daemon.gateway.journal import Journal
 from infctl_daemon.gateway.leases import HeldLease, RotatingLease
 from infctl_daemon.gateway.vocabulary import Vocabularies
@@ -56,7 +56,6 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", help="this gateway's name; default: host name and port")
     parser.add_argument("--listen", help="HOST:PORT for clients (default 127.0.0.1:8080)")
     parser.add_argument("--admin", help="HOST:PORT of the read-only API for operators (default 127.0.0.1:8081)")
-    parser.add_argument("--state-dir")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser.parse_args(argv)
 
@@ -85,7 +84,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     if not listed:
         raise ConfigError("no etcd endpoint is known", hint="pass --endpoints, INFCTL_ENDPOINTS or --config FILE")
     listen = _address(arguments.listen or (config.listen if config else "127.0.0.1:8080"), "--listen")
-    admin = _address(arguments.admin or (getattr(config, "admin", "") or "127.0.0.1:8081"), "--admin")
+    admin = _address(arguments.admin or (config.admin if config else "127.0.0.1:8081"), "--admin")
     return {
         "endpoints": listed,
         "cluster": arguments.cluster or (config.cluster if config else "default"),
@@ -93,6 +92,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "listen": listen,
         "admin": admin,
         "limits": config.limits if config else Limits(),
+        "max_body": config.max_body_bytes if config else MAX_BODY,
     }
 
 
@@ -110,6 +110,7 @@ async def _run(
     listen: tuple[str, int],
     admin: tuple[str, int],
     limits: Limits,
+    max_body: int,
 ) -> None:
     keys = Keys(cluster)
     store = EtcdStore(endpoints)
@@ -130,7 +131,9 @@ async def _run(
             fading_lease=fading.current,
             own_lease=own.current,
         )  # fmt: skip
-        clients = web.AppRunner(client_app(core), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        clients = web.AppRunner(
+            client_app(core, max_body), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
+        )
         operators = web.AppRunner(admin_app(core, journal), access_log=None, shutdown_timeout=1.0)
         try:
             url = await _listen(clients, listen, "--listen")
