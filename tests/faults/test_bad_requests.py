@@ -12,14 +12,14 @@ import pytest
 import pytest_asyncio
 
 from tests.support.cluster import Cluster, running
-from tests.support.witness import body, watch
+from tests.support.witness import body, until, watch
 
 pytestmark = [pytest.mark.faults, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    async with running(tmp_path_factory.mktemp("cluster"), ("a",), tp=1) as one:
+    async with running(tmp_path_factory.mktemp("cluster"), ("a",), tp=1, maxRunning=8, maxQueued=4) as one:
         yield one
 
 
@@ -92,6 +92,25 @@ async def test_an_unknown_path_and_a_wrong_method_have_the_same_shape(cluster: C
     assert status == 404 and answer["error"]["type"] == "invalid_request"
     async with aiohttp.ClientSession() as http, http.get(cluster.url + "/v1/completions") as answered:
         assert answered.status == 405 and (await answered.json())["error"]["message"]
+
+
+async def test_a_full_group_sheds_with_a_typed_error_and_writes_nothing(cluster: Cluster) -> None:
+    before = len((await cluster.store.range(cluster.keys.streams)).kvs)
+    room = await cluster.endpoint("a")
+    assert room
+    full = [asyncio.create_task(watch(cluster.url, body(tokens=60))) for _ in range(room.max_running + room.max_queued)]
+    await until(lambda: _loaded(cluster, room.launch, len(full)), 20, "the group is full")
+    status, answer, headers = await post(cluster, "/v1/completions", json.dumps(GOOD).encode())
+    assert (status, answer["error"]["type"], answer["error"]["retryable"]) == (503, "overloaded", True)
+    assert headers["Retry-After"]
+    assert all(len(s.ids) == 60 and not s.broken for s in await asyncio.gather(*full))
+    await asyncio.sleep(0.3)
+    assert len((await cluster.store.range(cluster.keys.streams)).kvs) == before + len(full)
+
+
+async def _loaded(cluster: Cluster, launch: str, count: int) -> bool:
+    launches = await cluster.get(cluster.admin + "/v1/launches")
+    return launches.get(launch, {}).get("running") == count  # type: ignore[attr-defined]
 
 
 async def test_a_launch_whose_key_changed_is_dropped_and_never_shown(cluster: Cluster) -> None:

@@ -21,7 +21,7 @@ import structlog
 from infctl.domain import request as machine
 from infctl.domain import request_events as ev
 from infctl.domain.ids import Epoch, engine_rid, stream_id
-from infctl.domain.model import Contract, Limits
+from infctl.domain.model import Contract, Endpoint, Limits
 from infctl.domain.replay import FinishHere, plan_replay, replayability
 from infctl.domain.request_events import Break, ErrorType
 from infctl.domain.routing import NoRoute, Wanted, pick
@@ -87,6 +87,11 @@ class Core:
         if len(self.streams) >= MAX_STREAMS:
             raise ClientError(ErrorType.OVERLOADED, f"this gateway carries {MAX_STREAMS} streams already")
         model = job.asked.model
+        # shed before anything is written: a stream that never gets a worker costs the store nothing
+        found = pick(self._candidates(pin), Wanted(model=model), self.fleet.load)
+        if isinstance(found, NoRoute):
+            refused = self._no_worker(Epoch(1, 0), model, found)
+            raise ClientError(refused.error, refused.message)
         deterministic = any(e.deterministic for e in self.fleet.endpoints() if e.model == model)
         contract = replayability(job.sampling, deterministic=deterministic)
         sid = stream_id(int(time.time() * 1000), os.urandom(11))
@@ -119,8 +124,9 @@ class Core:
             context_length=len(job.prompt_ids) + job.sampling.max_new if recovering else 0,
             exclude_launches=frozenset(exclude),
         )
-        endpoints = [e for e in self.fleet.endpoints() if not stream.pin or recovering or e.group == stream.pin]
-        found = pick(endpoints, wanted, self.fleet.load, ignore_caps=recovering)
+        found = pick(
+            self._candidates("" if recovering else stream.pin), wanted, self.fleet.load, ignore_caps=recovering
+        )
         if isinstance(found, NoRoute):
             return self._no_worker(epoch, wanted.model, found)
         record = self.fleet.record(found.launch)
@@ -155,9 +161,12 @@ class Core:
         head = request_head(f"{host}:{port}", "/generate", self.fleet.api_key(found.launch), len(body))
         attempt = Attempt(self, stream, epoch, found.launch, len(stream.tokens), head, body)
         count, _ = self.fleet.dispatched.get(found.launch, (0, 0.0))
-        self.fleet.dispatched[found.launch] = (count + 1, stamp.now_ms())
+        self.fleet.note_dispatch(found.launch, count + 1, stamp.now_ms())
         attempt.upstream.start(host, port)
         return attempt
+
+    def _candidates(self, pin: str) -> list[Endpoint]:
+        return [e for e in self.fleet.endpoints() if not pin or e.group == pin]
 
     def _no_worker(self, epoch: Epoch, model: str, why: NoRoute) -> ev.NoWorker:
         if why is NoRoute.ALL_FULL:

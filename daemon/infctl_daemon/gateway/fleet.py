@@ -25,6 +25,7 @@ log = structlog.get_logger()
 RETRY_FIRST = 0.2
 RETRY_MOST = 5.0
 FAULTS_KEPT = 4096
+LAUNCHES_KEPT = 1024
 
 
 class Fleet:
@@ -89,6 +90,12 @@ class Fleet:
 
     def faulted(self, launch: str) -> FaultNotice | None:
         return self._faults.get(launch)
+
+    def note_dispatch(self, launch: str, count: int, at_ms: float) -> None:
+        """`count` attempts were sent to the launch by now, the last at `at_ms`; the oldest launches are forgotten."""
+        self.dispatched[launch] = (count, at_ms)
+        if len(self.dispatched) > LAUNCHES_KEPT:
+            self.dispatched.pop(next(iter(self.dispatched)))
 
     # what this gateway saw itself
     def quarantine(self, launch: str, why: str) -> bool:
@@ -183,6 +190,9 @@ class Fleet:
             match parts:
                 case ("endpoints", group):
                     record = decode(EndpointRecord, value)
+                    before = self._records.get(group)
+                    if before is not None and before.launch != record.launch:
+                        self._quarantine.pop(before.launch, None)
                     self._records[group] = record
                     await self._load_tokenizer(record)
                 case ("secrets", group):
