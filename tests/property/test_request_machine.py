@@ -186,7 +186,7 @@ class RequestWorld(WeightedWorld):
         if after.phase is Phase.CANCELLING and before.phase is not Phase.CANCELLING:
             assert after.epoch > before.epoch
             if isinstance(event, ev.TimerFired):
-                assert self.now - self.left_at >= after.grace, "cancelled before the grace was over"
+                assert self.now >= self.left_at + after.grace, "cancelled before the grace was over"
         said = [e for e in effects if isinstance(e, ev.Deliver | ev.Finish | ev.Fail)]
         assert not (gateway.silent and said), "spoke after another gateway took over"
         if isinstance(event, ev.CancelRequested) and before.phase not in TERMINAL:
@@ -423,7 +423,7 @@ class RequestWorld(WeightedWorld):
         if sure or self.gateway.state.phase in ENDED:
             self.feed(ev.CancelRequested("client"))
 
-    @action(4, lambda self: self.gateway.state.phase is Phase.CANCELLING)
+    @action(24, lambda self: self.gateway.state.phase is Phase.CANCELLING)
     def the_abort_settles(self) -> None:
         self.feed(ev.AbortSettled(self.gateway.state.epoch))
 
