@@ -412,6 +412,7 @@ class GroupWorld(WeightedWorld):
         self.a_lease_is_granted()
         self.lease_news_arrive()
         self.lease_news_arrive()
+        assert self.work, "a regained lease asked the store for nothing"
         self.apply(self.work[0])
         self.mail.append(ev.StoreFailed(type(self.work.pop(0).effect).__name__, launch))
         self.calm_down()
