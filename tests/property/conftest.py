@@ -16,5 +16,5 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 # a search with fresh examples: INFCTL_HYPOTHESIS=search
-settings.register_profile("search", parent=settings.get_profile("infctl"), derandomize=False, max_examples=5000)
+settings.register_profile("search", parent=settings.get_profile("infctl"), derandomize=False, max_examples=1500)
 settings.load_profile("search" if os.environ.get("INFCTL_HYPOTHESIS") == "search" else "infctl")
