@@ -154,6 +154,16 @@ async def test_an_unclear_claim_of_a_generation_is_simply_asked_again(owner: Own
     assert await owner.publish(raised) is None
 
 
+async def test_a_generation_raised_meanwhile_is_no_refusal_of_the_same_launch(owner: Owner) -> None:
+    """A refusal would kill a launch that is healthy and still registered (R5)."""
+    first = await owner.claim()
+    raised = await owner.claims.claim_generation("a", first.launch, first.generation, owner.lease)
+    assert isinstance(raised, Registration) and raised.generation > first.generation
+    with pytest.raises(StoreUnavailable):
+        await owner.publish(first)
+    assert await owner.publish(raised) is None
+
+
 async def test_a_fault_is_one_transaction_and_a_repeated_one_says_the_same(owner: Owner) -> None:
     at = await owner.claim()
     assert await owner.publish(at) is None

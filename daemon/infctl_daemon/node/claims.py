@@ -156,16 +156,21 @@ class Claims:
         if record is None or record.version != 1:
             return Refused("the launch's record is ended or gone")
         now = decode(Generation, registered.value) if registered else None
-        if now is None or now.launch != launch or now.generation > generation:
+        if now is None or now.launch != launch:
             return Refused(f"the registered launch is {now.launch if now else 'none'}")
+        if now.generation > generation:
+            # still our launch: nothing is wrong with it, the caller only has to ask with the generation of now
+            raise StoreUnavailable(f"generation {now.generation} of {launch} was claimed meanwhile")
         raise StoreUnavailable("the node's lease key is not ours at this moment")
 
     async def publish(self, endpoint: EndpointRecord, secret: Secret, lease: int) -> Refused | None:
         """Write the endpoint and its key under the node's lease. Raises StoreError."""
         group, launch, keys = endpoint.group, endpoint.launch, self._keys
         known = self._known.get(group)
-        if known is None or (known.launch, known.generation) != (launch, endpoint.generation):
-            return Refused("this generation was not claimed by us")
+        if known is None or known.launch != launch:
+            return Refused("this launch was not claimed by us")
+        if known.generation != endpoint.generation:
+            raise StoreUnavailable(f"generation {known.generation} of {launch} was claimed meanwhile")
         done = await self._store.txn(
             [
                 Compare.unchanged(keys.group_generation(group), known.mod_revision),

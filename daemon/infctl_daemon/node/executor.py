@@ -37,7 +37,7 @@ class Executor:
         self._context = context
         self._group = group
         self._post = post
-        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._tasks: dict[asyncio.Task[None], tuple[str, str, int]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._notices: dict[str, FaultNotice] = {}
         self._side: set[asyncio.Task[None]] = set()
@@ -90,11 +90,12 @@ class Executor:
 
     def _spawn(self, effect: GroupEffect, work: Coroutine[Any, Any, None]) -> None:
         name = type(effect).__name__
-        if isinstance(effect, _STORE_EFFECTS) and name in self._tasks.values():
+        key = (name, getattr(effect, "launch", ""), getattr(effect, "generation", 0))
+        if isinstance(effect, _STORE_EFFECTS) and key in self._tasks.values():
             work.close()  # one at a time: the event of the one that runs leads to the next try
             return
         task = asyncio.get_running_loop().create_task(self._guard(effect, work), name=f"{self._group}:{name}")
-        self._tasks[task] = name
+        self._tasks[task] = key
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _guard(self, effect: GroupEffect, work: Coroutine[Any, Any, None]) -> None:
