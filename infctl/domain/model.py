@@ -23,7 +23,7 @@ class EndpointState(StrEnum):
 
 
 class Contract(StrEnum):
-    """What a request is promised at admission (DESIGN §6)."""
+    """What a request is promised at admission (docs/design.md)."""
 
     EXACT = "exact"
     CONTINUABLE = "continuable"

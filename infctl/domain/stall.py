@@ -1,4 +1,4 @@
-"""Is this worker frozen? Two witnesses are needed (CONVENTIONS: timers).
+"""Is this worker frozen? Two witnesses are needed (docs/design.md).
 
 A worker is frozen when none of its streams moved for the stall time *and* its scheduler's own heartbeat
 (`loads[].timestamp`) did not move either at a probe asked for at that moment. Streams that wait for their first

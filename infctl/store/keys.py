@@ -1,4 +1,4 @@
-"""Every key of the cluster's state, in one place (DESIGN §4). Nobody else joins strings into keys."""
+"""Every key of the cluster's state, in one place (docs/design.md). Nobody else joins strings into keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors as clients see them (CONVENTIONS): one shape, a stable type, and whether trying again can help."""
+"""Errors as clients see them (docs/design.md): one shape, a stable type, and whether trying again can help."""
 
 from __future__ import annotations
 

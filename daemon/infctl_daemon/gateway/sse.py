@@ -2,7 +2,7 @@
 
 A frame that carries tokens ends with `id: <p>-<crc>`: p counts the tokens of the stream through this frame, crc is
 the crc32 over those ids (each as 4 bytes, little endian). Finish, usage and [DONE] frames have no id line.
-Comments stand inside a data block, before its id line: a block of its own breaks the official client (DESIGN §6).
+Comments stand inside a data block, before its id line: a block of its own breaks the official client (docs/design.md).
 """
 
 from __future__ import annotations
@@ -139,5 +139,5 @@ class GenerateSurface:
 
 
 def error_frame(body: dict[str, Any]) -> bytes:
-    """The last frame of a stream that failed: no [DONE] follows (CONVENTIONS)."""
+    """The last frame of a stream that failed: no [DONE] follows."""
     return b"data: " + _encode(body) + b"\n\n"
