@@ -72,6 +72,7 @@ class Request:
     searching_since: float = 0.0
     retries: int = 0
     waiting: bool = False
+    shed: bool = False
     grace_until: float = 0.0
     owned: bool = True
 
@@ -197,6 +198,7 @@ def _migrate(request: Request, kind: Break, why: str, now: float) -> Step:
         searching_since=now,
         retries=0,
         waiting=False,
+        shed=kind is Break.OVERLOADED and not request.committed,
     )
     return moving, (
         ev.Dispatch(epoch, request.committed, excluded, recovering=True),
@@ -207,6 +209,9 @@ def _migrate(request: Request, kind: Break, why: str, now: float) -> Step:
 
 
 def _no_worker(request: Request, error: ErrorType, message: str, now: float) -> Step:
+    if request.shed:
+        # nothing was said yet and every worker is full: an honest no now beats a hope for half a minute (R11)
+        return _fail(request, ErrorType.OVERLOADED, "every ready group is full")
     if request.phase is Phase.ADMITTED:
         return _fail(request, error, message)
     if now - request.searching_since >= request.patience:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.cluster import Cluster, running
-from tests.support.witness import body, until, watch
+from tests.support.witness import Seen, body, until, watch
 
 pytestmark = [pytest.mark.faults, pytest.mark.asyncio(loop_scope="module")]
 
@@ -98,12 +98,22 @@ async def test_a_full_group_sheds_with_a_typed_error_and_writes_nothing(cluster:
     before = len((await cluster.store.range(cluster.keys.streams)).kvs)
     room = await cluster.endpoint("a")
     assert room
-    full = [asyncio.create_task(watch(cluster.url, body(tokens=60))) for _ in range(room.max_running + room.max_queued)]
+    seen = [Seen() for _ in range(room.max_running + room.max_queued)]
+    full = []
+    for one in seen:
+        # one after the other: an engine counts a burst against its queue before it schedules any of it
+        full.append(asyncio.create_task(watch(cluster.url, body(tokens=2000), one)))
+        if len(full) <= room.max_running:
+            await until(lambda o=one: o.ids, 20, "it runs")
     await until(lambda: _loaded(cluster, room.launch, len(full)), 20, "the group is full")
     status, answer, headers = await post(cluster, "/v1/completions", json.dumps(GOOD).encode())
     assert (status, answer["error"]["type"], answer["error"]["retryable"]) == (503, "overloaded", True)
     assert headers["Retry-After"]
-    assert all(len(s.ids) == 60 and not s.broken for s in await asyncio.gather(*full))
+    assert not any(s.broken or s.error for s in seen), "those inside are not disturbed"
+    for task in full:
+        task.cancel()
+    await asyncio.gather(*full, return_exceptions=True)
+    await until(lambda: _loaded(cluster, room.launch, 0), 10, "the group is empty again")
     await asyncio.sleep(0.3)
     assert len((await cluster.store.range(cluster.keys.streams)).kvs) == before + len(full)
 

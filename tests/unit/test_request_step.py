@@ -265,6 +265,21 @@ def test_a_new_request_without_a_worker_fails_at_once_and_says_why() -> None:
     assert effects[0] == ev.Fail(ErrorType.OVERLOADED, "full")
 
 
+def test_a_request_that_its_engine_shed_before_the_first_token_is_refused_at_once_where_nobody_else_has_room() -> None:
+    shed = after(PREFILLING, ev.AttemptBroken(E1, "a-1", Break.OVERLOADED, "queue full"))
+    assert shed.phase is Phase.MIGRATING
+    failed, effects = step(shed, ev.NoWorker(E2, ErrorType.UNAVAILABLE, "none"), 1.0)
+    assert failed.phase is Phase.FAILED
+    assert ev.Fail(ErrorType.OVERLOADED, "every ready group is full") in effects
+    moved = after(shed, ev.WorkerChosen(E2, "b-1", 0), ev.AttemptBroken(E2, "b-1", Break.EOF, "gone"))
+    assert after(moved, ev.NoWorker(E3, ErrorType.UNAVAILABLE, "none")).phase is Phase.MIGRATING
+
+
+def test_a_stream_that_has_spoken_waits_for_room() -> None:
+    spoken = after(DECODING, ev.AttemptBroken(E1, "a-1", Break.OVERLOADED, "queue full"))
+    assert after(spoken, ev.NoWorker(E2, ErrorType.OVERLOADED, "full")).phase is Phase.MIGRATING
+
+
 def test_a_moving_request_waits_a_little_longer_each_time_it_finds_no_worker() -> None:
     state, delays = MIGRATING, []
     for _ in range(8):
