@@ -64,6 +64,20 @@ def test_a_bad_native_body_is_refused(fields):
     refused(native, **fields)
 
 
+def test_what_changes_the_answer_is_passed_on_or_refused_and_never_left_out():
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
+    asked = completion(response_format=form, lora_path="sql", priority=3)
+    assert json.loads(asked.sampling["json_schema"]) == {"type": "integer"}
+    assert asked.extra == {"lora_path": "sql", "priority": 3}
+    for bad in ({"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"schema": 1}}):
+        with pytest.raises(ClientError) as caught:
+            completion(response_format=bad)
+        assert caught.value.param == "response_format"
+    with pytest.raises(ClientError) as caught:
+        completion(logprobs=0)
+    assert caught.value.param == "logprobs"
+
+
 def test_ids_that_only_we_set_are_not_passed_on():
     asked = native(rid="victim", bootstrap_room=7, priority=3, extra_key="k")
     assert asked.extra == {"priority": 3, "extra_key": "k"}
@@ -118,6 +132,11 @@ def test_min_p_is_refused_where_it_would_end_the_engine():
     [
         (completion(), Contract.CONTINUABLE, "endpoint-not-deterministic"),
         (completion(regex="a+"), Contract.NONE, "grammar"),
+        (completion(structural_tag="{}"), Contract.NONE, "grammar"),
+        (completion(response_format={"type": "json_object"}), Contract.NONE, "grammar"),
+        (completion(lora_path="sql"), Contract.NONE, "adapter"),
+        (completion(session_params={"id": "s"}), Contract.NONE, "session"),
+        (completion(response_format={"type": "text"}, priority=3), Contract.CONTINUABLE, "endpoint-not-deterministic"),
         (completion(repetition_penalty=1.2), Contract.NONE, "repetition-penalty"),
         (native(return_logprob=True), Contract.NONE, "logprobs"),
         (native(sampling_params={"stop_regex": "x"}), Contract.NONE, "stop-regex"),

@@ -89,6 +89,11 @@ class CompletionBody(msgspec.Struct):
     json_schema: str | None = None
     regex: str | None = None
     ebnf: str | None = None
+    structural_tag: str | None = None
+    response_format: dict[str, Any] | None = None
+    lora_path: str | None = None
+    session_params: dict[str, Any] | None = None
+    priority: int | None = None
     return_token_ids: bool = False
     custom_logit_processor: msgspec.Raw = msgspec.Raw(b"")
 
@@ -116,7 +121,8 @@ def read_completion(body: bytes) -> Asked:
     if asked.n not in (None, 1) or asked.best_of not in (None, 1):
         raise invalid("only n=1 is served", "n")
     for name in ("echo", "suffix", "logprobs"):
-        if getattr(asked, name):
+        wanted = getattr(asked, name)
+        if wanted is not None and wanted is not False and wanted != "":  # 0 log probabilities is a wish, too
             raise invalid(f"{name} is not served", name)
     sampling: dict[str, Any] = {
         "skip_special_tokens": asked.skip_special_tokens,
@@ -126,13 +132,19 @@ def read_completion(body: bytes) -> Asked:
     }
     for name in ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "stop",
                  "repetition_penalty", "logit_bias", "stop_token_ids", "stop_regex", "json_schema", "regex",
-                 "ebnf"):  # fmt: skip
+                 "ebnf", "structural_tag"):  # fmt: skip
         value = getattr(asked, name)
         if value is not None:
             sampling[name] = value
     if asked.seed is not None:
         sampling["sampling_seed"] = asked.seed
+    schema = _schema(asked.response_format)
+    if schema is not None:
+        sampling["json_schema"] = schema
+    # never left out in silence: an answer without the adapter or the form that was asked for is a wrong answer
+    extra = {n: v for n in ("lora_path", "session_params", "priority") if (v := getattr(asked, n)) is not None}
     return Asked(
+        extra=extra,
         model=asked.model,
         prompt=_one_prompt(asked.prompt),
         sampling=sampling,
@@ -142,6 +154,19 @@ def read_completion(body: bytes) -> Asked:
         include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
         echo_model=asked.model,
     )
+
+
+def _schema(response_format: dict[str, Any] | None) -> str | None:
+    """OpenAI's `response_format` as SGLang's `json_schema`; None for plain text. Raises ClientError."""
+    kind = (response_format or {}).get("type", "text")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return '{"type": "object"}'
+    form = (response_format or {}).get("json_schema")
+    if kind != "json_schema" or not isinstance(form, dict) or not isinstance(form.get("schema"), dict):
+        raise invalid("response_format is text, json_object or json_schema with its schema", "response_format")
+    return msgspec.json.encode(form["schema"]).decode()
 
 
 def _one_prompt(prompt: str | list[int | str | list[int]]) -> str | list[int]:
