@@ -114,27 +114,6 @@ async def test_a_suspicion_of_a_gateway_alone_kills_nothing_but_confirms_a_stall
     assert "g1 saw silence" in notice.evidence
 
 
-async def test_etcd_frozen_for_longer_than_the_lease_restarts_nothing(cluster: Cluster) -> None:
-    await cluster.apply(cluster.spec())
-    first = await cluster.ready()
-    before = [p.ident for p in cluster.noded.known("a").processes]
-
-    cluster.etcd.freeze()
-    await asyncio.sleep(6.0)
-    cluster.etcd.thaw()
-
-    async def back() -> bool:
-        found = await cluster.endpoint()
-        return found is not None and found.launch == first.launch
-
-    await asyncio.sleep(4.0)
-    await until(back, 15.0, "the same launch is published")
-    assert (await _generation(cluster)).launch == first.launch
-    assert [p.ident for p in cluster.noded.known("a").processes] == before
-    assert len(cluster.noded.alive()) == len(before)
-    assert not (await cluster.store.range(cluster.keys.faults)).kvs
-
-
 async def test_a_lease_really_lost_is_followed_by_a_new_generation_of_the_same_launch(cluster: Cluster) -> None:
     await cluster.apply(cluster.spec())
     first = await cluster.ready()

@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import hashlib
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from infctl.adapters.memory_store import MemoryStore
 from infctl.ports.store import Delete, Relist
@@ -12,7 +15,9 @@ from infctl.store.codec import encode
 from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, FaultNotice, Generation, PoolSpec, Secret
 from infctl_daemon.engine.sim.model import write_model
+from infctl_daemon.gateway import vigil as vigil_module
 from infctl_daemon.gateway.fleet import Fleet
+from infctl_daemon.gateway.vigil import Proof, Vigil
 from infctl_daemon.gateway.vocabulary import Vocabularies
 from tests.support.witness import until
 
@@ -96,8 +101,129 @@ async def test_news_comes_by_watch(world):
         assert world.routable() == []
         await world.publish()
         await until(lambda: world.routable() == ["a-1"], 2, "routable")
+        await world.fault()
         await world.store.txn((), [Delete(KEYS.endpoint("a"))])
-        await until(lambda: world.routable() == [], 2, "gone")
+        await until(lambda: world.fleet.record("a-1") is None, 2, "gone")
+        assert world.routable() == [] and world.fleet.api_key("a-1") == ""
+
+
+async def lose_lease(world):
+    """The store drops what hung on the owner's lease; nobody wrote a notice."""
+    await world.store.txn((), [Delete(KEYS.endpoint("a")), Delete(KEYS.secret("a"))])
+    await until(lambda: "a-1" in world.fleet.doubts, 2, "in doubt")
+
+
+async def test_an_endpoint_whose_lease_was_lost_stays_until_a_probe_fails(world):
+    await world.publish()
+    async with running(world):
+        await lose_lease(world)
+        assert world.routable() == ["a-1"] and world.fleet.api_key("a-1") == "k"
+        world.fleet.doubts.probed("a-1", Proof.SILENT)
+        assert world.routable() == ["a-1"], "one silence is no answer"
+        world.fleet.doubts.probed("a-1", Proof.REFUSED)
+        assert world.routable() == []
+        world.fleet.doubts.probed("a-1", Proof.LIVES)
+        assert world.routable() == ["a-1"]
+        world.fleet.doubts.window = -1.0
+        assert world.routable() == [], "an answer counts for a moment only"
+
+
+async def test_the_next_generation_of_the_same_launch_settles_the_doubt_without_a_gap(world):
+    await world.publish()
+    async with running(world):
+        await lose_lease(world)
+        raised = encode(Generation(generation=2, launch="a-1"))
+        await world.store.put(KEYS.group_generation("a"), raised)
+        await asyncio.sleep(0.05)
+        assert world.routable() == ["a-1"], "the generation was raised for this very launch"
+        await world.publish(generation=2)
+        await until(lambda: "a-1" not in world.fleet.doubts, 2, "settled")
+        assert world.routable() == ["a-1"]
+
+
+async def test_a_notice_or_another_launch_ends_what_is_in_doubt(world):
+    await world.publish()
+    async with running(world):
+        await lose_lease(world)
+        await world.fault()
+        await until(lambda: world.notices == ["a-1"], 2, "told")
+        assert world.routable() == [] and world.fleet.record("a-1") is None
+    other = World(world.tokenizer)
+    await other.publish()
+    async with running(other):
+        await lose_lease(other)
+        registered = encode(Generation(generation=2, launch="a-2"))
+        await other.store.put(KEYS.group_generation("a"), registered)
+        await until(lambda: other.fleet.record("a-1") is None, 2, "gone")
+        assert other.routable() == [] and len(other.fleet.doubts) == 0
+
+
+class Worker:
+    """An engine that answers the probe to whoever has its key."""
+
+    def __init__(self, key):
+        self.key = key
+        self.asked = 0
+
+    async def loads(self, request):
+        self.asked += 1
+        return web.Response(status=200 if request.headers["authorization"] == f"Bearer {self.key}" else 401, text="{}")
+
+
+@contextlib.asynccontextmanager
+async def vigil(world, key="k"):
+    """The worker's endpoint is published; it is in doubt and watched."""
+    worker = Worker(key)
+    app = web.Application()
+    app.router.add_get("/v1/loads", worker.loads)
+    async with TestServer(app) as server, aiohttp.ClientSession() as http, running(world):
+        await world.publish(url=str(server.make_url("")).rstrip("/"))
+        await until(lambda: world.routable() == ["a-1"], 2, "routable")
+        task = asyncio.create_task(Vigil(world.fleet, http, 0.5).run())
+        try:
+            yield worker
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_vigil_asks_nobody_but_those_in_doubt_and_keeps_who_answers(world, monkeypatch):
+    monkeypatch.setattr(vigil_module, "EVERY", 0.05)
+    monkeypatch.setattr(vigil_module, "WINDOW", 0.3)
+    async with vigil(world) as worker:
+        await asyncio.sleep(0.2)
+        assert worker.asked == 0
+        await lose_lease(world)
+        await asyncio.sleep(1.0)
+        assert worker.asked > 3 and world.routable() == ["a-1"]
+
+
+async def test_a_worker_with_another_key_gets_nothing_while_in_doubt(world, monkeypatch):
+    monkeypatch.setattr(vigil_module, "EVERY", 0.05)
+    async with vigil(world, key="of another launch"):
+        await lose_lease(world)
+        await until(lambda: world.routable() == [], 2, "refused")
+
+
+async def test_what_does_not_come_back_is_forgotten_but_not_while_the_store_is_away(world, monkeypatch):
+    monkeypatch.setattr(vigil_module, "EVERY", 0.05)
+    world.fleet._grace = 0.5
+    async with vigil(world):
+        world.fleet._cut.add(KEYS.endpoints)
+        world.fleet.doubts.add("a-1", 0.5, proven=True)
+        await asyncio.sleep(1.2)
+        assert world.routable() == ["a-1"], "a store that is away cannot have it back"
+        world.fleet._cut.clear()
+        await until(lambda: world.fleet.record("a-1") is None, 3, "forgotten")
+
+
+async def test_while_the_watch_is_cut_the_store_counts_as_away(world):
+    async with running(world):
+        assert not world.fleet.away
+        world.store.unavailable = True
+        await until(lambda: world.fleet.away, 3, "away")
+        world.store.unavailable = False
+        await until(lambda: not world.fleet.away, 5, "back")
 
 
 async def test_a_fault_notice_takes_the_launch_away_even_if_the_endpoint_stays(world):
@@ -177,7 +303,7 @@ async def test_a_store_that_is_away_changes_nothing(world):
 
 
 async def test_a_compacted_watch_forgets_what_is_gone(world):
-    """Told by a re-list: endpoints go, facts (faults, generations) stay."""
+    """Told by a re-list: endpoints go into doubt, facts (faults, generations) stay."""
     await world.publish()
     async with running(world):
         await world.fault("a-9")
@@ -188,4 +314,4 @@ async def test_a_compacted_watch_forgets_what_is_gone(world):
 
         await world.fleet._follow(KEYS.endpoints, once())
         await world.fleet._follow(KEYS.faults, once())
-        assert world.routable() == [] and world.fleet.faulted("a-9") is not None and world.fleet.revision >= 99
+        assert "a-1" in world.fleet.doubts and world.fleet.faulted("a-9") is not None and world.fleet.revision >= 99

@@ -1,8 +1,9 @@
 """The routing table: what the store says about endpoints, kept by watches, minus what this gateway saw fail.
 
-An endpoint is routable when its generation is at least the highest seen of its group, no fault notice names its
-launch, its key is known, its tokenizer is loaded and checked, and it is not quarantined here. A store that is away
-changes nothing: the last table stays (R5).
+An endpoint is routable when its launch is the one that the highest generation seen of its group registers, no fault
+notice names it, its key is known, its tokenizer is loaded and checked, and it is not quarantined here. A store that is
+away changes nothing: the last table stays (R5). An endpoint that leaves without a notice lost its lease and nothing
+else: it stays for as long as it proves that it lives, until its owner registers it again (R7, `vigil`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from tokenizers import Tokenizer
 
 from infctl.domain.errors import ConfigError, StoreError
 from infctl.domain.model import Endpoint, EndpointState
-from infctl.ports.store import Alive, Events, Interrupted, Relist, Store, WatchItem
+from infctl.ports.store import Alive, Events, Interrupted, KeyValue, Relist, Store, WatchItem
 from infctl.store.codec import BadRecord, decode
 from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, FaultNotice, Generation, PoolSpec, Secret
+from infctl_daemon.gateway.vigil import Doubts
 from infctl_daemon.gateway.vocabulary import Vocabularies
 
 log = structlog.get_logger()
@@ -26,22 +28,28 @@ RETRY_FIRST = 0.2
 RETRY_MOST = 5.0
 FAULTS_KEPT = 4096
 LAUNCHES_KEPT = 1024
+UNREGISTERED_GRACE = 20.0
 
 
 class Fleet:
     """`on_fault(launch, reason, fault_id)` runs in the watch's own task, as soon as a notice is seen."""
 
-    def __init__(self, store: Store, keys: Keys, vocabularies: Vocabularies) -> None:
+    def __init__(self, store: Store, keys: Keys, vocabularies: Vocabularies, grace: float = UNREGISTERED_GRACE) -> None:
+        """`grace`: how long (seconds) a launch without an endpoint in a store that answers is waited for."""
         self._store = store
         self._keys = keys
         self._prefixes = (keys.endpoints, keys.secrets, keys.faults, keys.groups, keys.pools)
         self._vocabularies = vocabularies
         self._records: dict[str, EndpointRecord] = {}
         self._secrets: dict[str, Secret] = {}
-        self._generations: dict[str, int] = {}
+        self._views: dict[str, Endpoint] = {}
+        self._generations: dict[str, Generation] = {}
         self._faults: dict[str, FaultNotice] = {}
         self._pools: dict[str, PoolSpec] = {}
         self._quarantine: dict[str, str] = {}
+        self._cut: set[str] = set()
+        self._grace = grace
+        self.doubts = Doubts()
         self.load: dict[str, int] = {}
         self.dispatched: dict[str, tuple[int, float]] = {}
         self.revision = 0
@@ -54,13 +62,16 @@ class Fleet:
         """Every endpoint that may get work now."""
         for record in self._records.values():
             if self._routable(record):
-                yield _endpoint(record)
+                yield self._views[record.group]
 
     def _routable(self, record: EndpointRecord) -> bool:
         launch = record.launch
+        registered = self._generations.get(record.group)
         return (
-            record.generation >= self._generations.get(record.group, 0)
+            # between a raised generation and its endpoint the launch is the registered one all the same
+            (registered is None or record.generation >= registered.generation or launch == registered.launch)
             and launch not in self._faults
+            and self.doubts.allows(launch)
             and launch not in self._quarantine
             and (secret := self._secrets.get(record.group)) is not None
             and secret.launch == launch
@@ -111,6 +122,22 @@ class Fleet:
     def quarantined(self) -> dict[str, str]:
         return dict(self._quarantine)
 
+    # what the store does not vouch for now
+    @property
+    def away(self) -> bool:
+        """The store does not tell us news at this moment."""
+        return bool(self._cut)
+
+    def address(self, launch: str) -> tuple[str, str] | None:
+        record = self.record(launch)
+        return (record.url, self.api_key(launch)) if record else None
+
+    def forget(self, launch: str) -> None:
+        """Nobody vouches for the launch any more."""
+        if (record := self.record(launch)) is not None:
+            self._drop(record.group)
+        self.doubts.settle(launch)
+
     # keeping the table
     async def run(self) -> None:
         """List once, then follow; both again after trouble. Ends only when cancelled."""
@@ -122,12 +149,14 @@ class Fleet:
                 if not told:
                     log.warning("store.unavailable", why=error.message, hint=error.hint)
                     told = True
+                self._cut.add("")
                 await asyncio.sleep(delay)
                 delay = min(RETRY_MOST, delay * 2)
                 continue
             if told:
                 log.info("store.available", revision=revision)
             delay, told = RETRY_FIRST, False
+            self._cut.clear()
             self.ready.set()
             try:
                 async with asyncio.TaskGroup() as group:
@@ -140,17 +169,25 @@ class Fleet:
 
     async def _list(self) -> int:
         first = await self._store.range(self._prefixes[0])
-        for prefix in self._prefixes[1:]:
-            listed = await self._store.range(prefix, revision=first.revision)
-            for kv in listed.kvs:
-                await self._put(kv.key, kv.value)
-        for kv in first.kvs:
-            await self._put(kv.key, kv.value)
+        rest = [(p, await self._store.range(p, revision=first.revision)) for p in self._prefixes[1:]]
+        # endpoints come last, when all that can speak against them is known
+        for prefix, listed in (*rest, (self._prefixes[0], first)):
+            await self._replace(prefix, listed.kvs)
         self._seen(first.revision)
         return first.revision
 
+    async def _replace(self, prefix: str, kvs: tuple[KeyValue, ...]) -> None:
+        """The whole prefix as it is now."""
+        kept = {kv.key for kv in kvs}
+        for key in self._known(prefix) - kept:
+            self._delete(key)
+        for kv in kvs:
+            await self._put(kv.key, kv.value)
+
     async def _follow(self, prefix: str, watch: AsyncIterator[WatchItem]) -> None:
         async for item in watch:
+            if not isinstance(item, Interrupted):
+                self._cut.discard(prefix)
             match item:
                 case Events(events, revision):
                     for event in events:
@@ -160,15 +197,12 @@ class Fleet:
                             await self._put(event.key, event.value)
                     self._seen(revision)
                 case Relist(kvs, revision):
-                    kept = {kv.key for kv in kvs}
-                    for key in self._known(prefix) - kept:
-                        self._delete(key)
-                    for kv in kvs:
-                        await self._put(kv.key, kv.value)
+                    await self._replace(prefix, kvs)
                     self._seen(revision)
                 case Alive():
                     self.fresh_at = asyncio.get_running_loop().time()
                 case Interrupted(reason):
+                    self._cut.add(prefix)
                     log.warning("watch.interrupted", prefix=prefix, why=reason)
 
     def _seen(self, revision: int) -> None:
@@ -193,7 +227,10 @@ class Fleet:
                     before = self._records.get(group)
                     if before is not None and before.launch != record.launch:
                         self._quarantine.pop(before.launch, None)
+                        self.doubts.settle(before.launch)
                     self._records[group] = record
+                    self._views[group] = _endpoint(record)
+                    self.doubts.settle(record.launch)
                     await self._load_tokenizer(record)
                 case ("secrets", group):
                     self._secrets[group] = decode(Secret, value)
@@ -202,20 +239,49 @@ class Fleet:
                 case ("pools", pool, "spec"):
                     self._pools[pool] = decode(PoolSpec, value)
                 case ("groups", group, "generation"):
-                    generation = decode(Generation, value).generation
-                    self._generations[group] = max(self._generations.get(group, 0), generation)
+                    self._registered(group, decode(Generation, value))
         except BadRecord as error:
             log.warning("store.bad_record", key=key, why=error.message)
 
     def _delete(self, key: str) -> None:
         match self._keys.parts(key):
-            case ("endpoints", group):
-                if (record := self._records.pop(group, None)) is not None:
-                    self._quarantine.pop(record.launch, None)
+            case ("endpoints", group) if (record := self._records.get(group)) is not None:
+                if self._may_live(record):
+                    self.doubts.add(record.launch, self._grace, proven=True)
+                else:
+                    self._drop(group)
             case ("secrets", group):
-                self._secrets.pop(group, None)
+                record = self._records.get(group)
+                # it goes with the endpoint's lease, and is needed for as long as the endpoint is
+                if record is None or not self._may_live(record):
+                    self._secrets.pop(group, None)
             case ("pools", pool, "spec"):
                 self._pools.pop(pool, None)
+
+    def _may_live(self, record: EndpointRecord) -> bool:
+        """Nothing that the store said means the end of this launch."""
+        registered = self._generations.get(record.group)
+        return registered is not None and registered.launch == record.launch and record.launch not in self._faults
+
+    def _drop(self, group: str) -> None:
+        record = self._records.pop(group)
+        self._views.pop(group)
+        self._quarantine.pop(record.launch, None)
+        self.doubts.settle(record.launch)
+        if (secret := self._secrets.get(group)) is not None and secret.launch == record.launch:
+            del self._secrets[group]
+
+    def _drop_doubted(self, group: str) -> None:
+        """What no key in the store stands for goes as soon as the store says something against it."""
+        record = self._records.get(group)
+        if record is not None and record.launch in self.doubts and not self._may_live(record):
+            self._drop(group)
+
+    def _registered(self, group: str, generation: Generation) -> None:
+        known = self._generations.get(group)
+        if known is None or generation.generation > known.generation:
+            self._generations[group] = generation
+            self._drop_doubted(group)
 
     def _fault(self, notice: FaultNotice) -> None:
         if notice.launch in self._faults:
@@ -224,6 +290,7 @@ class Fleet:
         if len(self._faults) > FAULTS_KEPT:
             self._faults.pop(next(iter(self._faults)))
         self.on_fault(notice)
+        self._drop_doubted(notice.group)
 
     async def _load_tokenizer(self, record: EndpointRecord) -> None:
         if self._vocabularies.get(record.tokenizer_digest) is not None:

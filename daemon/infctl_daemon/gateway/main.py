@@ -36,6 +36,7 @@ from infctl_daemon.gateway.fleet import Fleet
 from infctl_daemon.gateway.http import MAX_BODY, client_app
 from infctl_daemon.gateway.journal import Journal
 from infctl_daemon.gateway.leases import HeldLease, RotatingLease
+from infctl_daemon.gateway.vigil import Vigil
 from infctl_daemon.gateway.vocabulary import Vocabularies
 from infctl_daemon.runtime import log as logging
 from infctl_daemon.runtime.recorder import Recorder
@@ -114,7 +115,7 @@ async def _run(
 ) -> None:
     keys = Keys(cluster)
     store = EtcdStore(endpoints)
-    fleet = Fleet(store, keys, Vocabularies())
+    fleet = Fleet(store, keys, Vocabularies(), grace=2 * limits.lease_ttl)
     journal = Journal(store)
     recorder = Recorder("gateway")
     own = HeldLease(store, limits.lease_ttl)
@@ -141,6 +142,7 @@ async def _run(
             log.info("gateway.listening", gateway=name, url=url, admin=admin_url, endpoints=endpoints)
             async with asyncio.TaskGroup() as group:
                 work = (own.run(), live.run(), fading.run(), journal.run(), fleet.run(), core.pulse.run(),
+                        Vigil(fleet, http, limits.probe).run(),
                         _publish(core, keys, journal, own, url, admin_url), _notify(fleet))  # fmt: skip
                 tasks = [group.create_task(w) for w in work]
                 await stop.wait()
