@@ -45,7 +45,6 @@ _BLOCKERS = {
     "structural_tag": "grammar",
     "stop_regex": "stop-regex",
     "beam_width": "beam",
-    "return_logprob": "logprobs",
     "session_params": "session",
     "input_embeds": "embeds",
     "image_data": "multimodal",
@@ -106,6 +105,8 @@ def plan_replay(
     if k and (last := committed[-1]) in _stops(sampling, eos_ids) and k >= sampling.min_new:
         return FinishHere("stop", last)
     left = sampling.max_new - k
+    if not k and sampling.max_new == 0:
+        return Continue(0, 0, sampling.logit_bias)  # only the prompt is of interest
     if left <= 0:
         return FinishHere("length")
     if k and 0 < context_length <= prompt_tokens + k + CONTEXT_RESERVE:

@@ -48,7 +48,14 @@ HUGE = 10**9
         ({"max_tokens": "ten"}, 400, "invalid_request", "max_tokens"),
         ({"custom_logit_processor": "gASVAAAA"}, 400, "invalid_request", "custom_logit_processor"),
         ({"logit_bias": {str(HUGE): 1}}, 400, "invalid_request", "logit_bias"),
-        ({"n": 3}, 400, "invalid_request", "n"),
+        ({"n": 0}, 400, "invalid_request", "n"),
+        ({"n": 129}, 400, "invalid_request", "n"),
+        ({"prompt": ["x"] * 3, "n": 100}, 400, "invalid_request", "n"),
+        ({"prompt": ["x", [1, HUGE]]}, 400, "invalid_request", "prompt"),
+        ({"prompt": [[1], [HUGE]]}, 400, "invalid_request", "prompt"),
+        ({"logprobs": HUGE}, 400, "invalid_request", "logprobs"),
+        ({"best_of": 2, "n": 3}, 400, "invalid_request", "best_of"),
+        ({"suffix": "end"}, 400, "invalid_request", "suffix"),
     ],
 )
 async def test_a_bad_field_is_named(cluster: Cluster, change, status, kind, param, stream) -> None:

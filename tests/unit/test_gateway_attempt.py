@@ -30,7 +30,8 @@ def attempt(told):
         worker_suspect=lambda launch, kind, why: suspects.append(kind),
         suspects=suspects,
     )
-    stream = SimpleNamespace(contract=Contract.CONTINUABLE, feed=told.append, _frame_ids=[], _matched=None)
+    job = SimpleNamespace(logprobs=None)
+    stream = SimpleNamespace(contract=Contract.CONTINUABLE, job=job, feed=told.append, _frame_ids=[], _matched=None)
     return Attempt(core, stream, EPOCH, "a-1", 10, b"", b"")
 
 

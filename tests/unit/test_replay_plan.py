@@ -43,7 +43,7 @@ def test_min_new_never_falls_below_zero(k: int, left: int) -> None:
         (replace(GREEDY, max_new=2), (5, 6), FinishHere("length")),
         (replace(GREEDY, max_new=2), (5, 2), FinishHere("stop", 2)),
         (replace(GREEDY, max_new=2), (5, 6, 7), FinishHere("length")),
-        (replace(GREEDY, max_new=0), (), FinishHere("length")),
+        (replace(GREEDY, max_new=0), (5,), FinishHere("length")),
     ],
 )
 def test_a_stream_that_is_complete_needs_no_worker(
@@ -139,3 +139,7 @@ def test_the_promise_is_made_at_admission_with_its_reason(
     sampling: Sampling, deterministic: bool, contract: Contract, reason: str
 ) -> None:
     assert replayability(sampling, deterministic=deterministic) == (contract, reason)
+
+
+def test_a_request_that_is_only_about_its_prompt_is_asked_for_no_token() -> None:
+    assert plan(replace(GREEDY, max_new=0)) == Continue(0, 0, ())

@@ -20,7 +20,7 @@ import structlog
 
 from infctl.domain import request as machine
 from infctl.domain import request_events as ev
-from infctl.domain.ids import Epoch, engine_rid, stream_id
+from infctl.domain.ids import Epoch, engine_rid, is_stream_id, stream_id
 from infctl.domain.model import Contract, Endpoint, Limits
 from infctl.domain.replay import FinishHere, plan_replay, replayability
 from infctl.domain.request_events import Break, ErrorType
@@ -29,13 +29,14 @@ from infctl.store import stamp
 from infctl.store.codec import encode
 from infctl.store.keys import Keys
 from infctl.store.records import EventRecord, FaultNotice, StreamRecord, Suspicion
+from infctl_daemon.gateway.answer import Part
+from infctl_daemon.gateway.asked import Job
 from infctl_daemon.gateway.detok import Detokenizer
 from infctl_daemon.gateway.errors import ClientError
 from infctl_daemon.gateway.fleet import Fleet
 from infctl_daemon.gateway.journal import Journal
-from infctl_daemon.gateway.params import Job
+from infctl_daemon.gateway.logprobs import ABOUT_THE_PROMPT
 from infctl_daemon.gateway.pulse import PulseWatch
-from infctl_daemon.gateway.sse import Surface
 from infctl_daemon.gateway.stream import Attempt, Stream
 from infctl_daemon.gateway.upstream import request_head
 from infctl_daemon.runtime.recorder import Recorder
@@ -82,19 +83,26 @@ class Core:
         fleet.on_fault = self._fault
 
     # admission
-    def admit(self, job: Job, surface: Callable[[str], Surface], detokenizer: Detokenizer, pin: str = "") -> Stream:
-        """Take a request that fits its model. Raises ClientError when nothing can serve it at all."""
-        if len(self.streams) >= MAX_STREAMS:
-            raise ClientError(ErrorType.OVERLOADED, f"this gateway carries {MAX_STREAMS} streams already")
-        model = job.asked.model
-        # shed before anything is written: a stream that never gets a worker costs the store nothing
+    def new_stream_id(self) -> str:
+        return stream_id(int(time.time() * 1000), os.urandom(11))
+
+    def check_room(self, model: str, count: int, pin: str = "") -> None:
+        """Raises ClientError when nothing can serve `count` more streams at all.
+
+        Asked before anything is written: a stream that never gets a worker costs the store nothing.
+        """
+        if len(self.streams) + count > MAX_STREAMS:
+            raise ClientError(ErrorType.OVERLOADED, f"this gateway carries at most {MAX_STREAMS} streams")
         found = pick(self._candidates(pin), Wanted(model=model), self.fleet.load)
         if isinstance(found, NoRoute):
             refused = self._no_worker(Epoch(1, 0), model, found)
             raise ClientError(refused.error, refused.message)
+
+    def admit(self, sid: str, job: Job, part: Part, detokenizer: Detokenizer, pin: str = "") -> Stream:
+        """Take a request that fits its model; what it tells goes to `part`."""
+        model = job.asked.model
         deterministic = any(e.deterministic for e in self.fleet.endpoints() if e.model == model)
         contract = replayability(job.sampling, deterministic=deterministic)
-        sid = stream_id(int(time.time() * 1000), os.urandom(11))
         state = machine.Request(
             id=sid,
             deadline=self.now() + self.limits.request_deadline,
@@ -102,11 +110,19 @@ class Core:
             migration_limit=self.limits.migrations,
             patience=min(30.0, self.limits.request_deadline),
         )
-        stream = Stream(self, state, job, surface(sid), detokenizer, contract, pin)
+        stream = Stream(self, state, job, part, detokenizer, contract, pin)
         self.streams[sid] = stream
         if self.recorder.on:
             self.recorder.initial("request", sid, state)
         return stream
+
+    def streams_of(self, request_id: str) -> list[Stream]:
+        """The running streams of one client request, known by its own id or by one stream's."""
+        if (one := self.streams.get(request_id)) is not None:
+            return [one]
+        if not is_stream_id(request_id):
+            return []
+        return [s for sid, s in sorted(self.streams.items()) if sid[:-2] == request_id]
 
     def forget(self, stream: Stream) -> None:
         self.streams.pop(stream.id, None)
@@ -145,9 +161,12 @@ class Core:
         if plan.logit_bias:
             sampling["logit_bias"] = {str(t): b for t, b in plan.logit_bias}
         stream.rid = engine_rid(stream.id, epoch, self.incarnation)
+        extra = job.asked.extra
+        if stream.tokens and ABOUT_THE_PROMPT in extra:
+            extra = {**extra, ABOUT_THE_PROMPT: -1}  # known already; and the input holds answer tokens now
         body = _encode(
             {
-                **job.asked.extra,
+                **extra,
                 "rid": stream.rid,
                 "input_ids": job.prompt_ids + stream.tokens,
                 "sampling_params": sampling,

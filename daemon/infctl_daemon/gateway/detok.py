@@ -48,6 +48,15 @@ class Detokenizer:
         self._raw += len(fresh)
         return self._show(self._pending + fresh)
 
+    def feed_each(self, ids: Sequence[int]) -> tuple[str, list[int]]:
+        """As `feed`; with it how many characters of the whole text come before each of the ids."""
+        shown: list[str] = []
+        offsets: list[int] = []
+        for token in ids:
+            offsets.append(self._raw)
+            shown.append(self.feed((token,)))
+        return "".join(shown), offsets
+
     def _decode(self, ids: Sequence[int]) -> str:
         if self._stream is not None:
             step, tokenizer = self._stream.step, self._tokenizer

@@ -11,15 +11,14 @@ import structlog
 from aiohttp import web
 
 from infctl.domain import request_events as ev
-from infctl.domain.model import Contract
 from infctl.domain.request_events import ErrorType
+from infctl_daemon.gateway.body_completion import read_completion
+from infctl_daemon.gateway.body_generate import read_generate
 from infctl_daemon.gateway.core import Core
-from infctl_daemon.gateway.detok import Detokenizer
 from infctl_daemon.gateway.errors import STATUS, ClientError, error_body, invalid
-from infctl_daemon.gateway.params import Asked, Job, fit, read_completion, read_generate
-from infctl_daemon.gateway.reader import Reader, StreamReader
-from infctl_daemon.gateway.sse import CompletionSurface, GenerateSurface, Surface
-from infctl_daemon.gateway.stream import Stream
+from infctl_daemon.gateway.serve import model_of, serve
+from infctl_daemon.gateway.surface_completion import CompletionForm
+from infctl_daemon.gateway.surface_generate import GenerateForm
 
 log = structlog.get_logger()
 MAX_BODY = 8 * 1024 * 1024
@@ -72,108 +71,25 @@ async def _body(request: web.Request) -> bytes:
 
 async def completions(request: web.Request) -> web.StreamResponse:
     core = request.app[CORE]
-    asked = read_completion(await _body(request))
-    job = _fit(core, asked)
+    bundle = read_completion(await _body(request))
+    served = model_of(core, bundle.model)
     created = int(time.time())
-
-    def surface(sid: str) -> Surface:
-        return CompletionSurface(
-            sid,
-            asked.echo_model,
-            created,
-            token_ids=asked.token_ids,
-            usage=asked.include_usage,
-            prompt=len(job.prompt_ids),
-        )
-
-    return await _serve(request, core, job, surface)
+    return await serve(
+        request, core, bundle, served, lambda sid: CompletionForm(sid, bundle, created, served.tokenizer)
+    )
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
     core = request.app[CORE]
-    asked = read_generate(await _body(request))
-    if not asked.model:
+    bundle = read_generate(await _body(request))
+    if not bundle.model:
         models = core.fleet.models()
         if len(models) != 1:
             raise invalid(f"name the model: this gateway serves {', '.join(models) or 'none yet'}", "model")
-        asked.model = models[0]
-    job = _fit(core, asked)
-    revision = record.revision if (record := core.fleet.example(asked.model)) else ""
-    return await _serve(request, core, job, lambda sid: GenerateSurface(sid, len(job.prompt_ids), revision))
-
-
-def _fit(core: Core, asked: Asked) -> Job:
-    record = core.fleet.example(asked.model)
-    if record is None:
-        if not core.fleet.serves(asked.model):
-            raise ClientError(ErrorType.MODEL_NOT_FOUND, f"no pool serves {asked.model!r}", param="model")
-        raise ClientError(ErrorType.UNAVAILABLE, f"no ready group serves {asked.model} now")
-    prompt = asked.prompt
-    if isinstance(prompt, str):
-        tokenizer = core.fleet.tokenizer(record.tokenizer_digest)
-        assert tokenizer is not None  # a routable endpoint has one
-        ids = list(tokenizer.encode(prompt).ids)
-    else:
-        ids = prompt
-    return fit(
-        asked,
-        ids,
-        context_length=record.context_length,
-        vocab_size=record.vocab_size,
-        deterministic=record.deterministic,
-    )
-
-
-async def _serve(request: web.Request, core: Core, job: Job, surface: Callable[[str], Surface]) -> web.StreamResponse:
-    record = core.fleet.example(job.asked.model)
-    tokenizer = core.fleet.tokenizer(record.tokenizer_digest) if record else None
-    if tokenizer is None:
-        raise ClientError(ErrorType.UNAVAILABLE, f"no ready group serves {job.asked.model} now")
-    sampling = job.asked.sampling
-    detokenizer = Detokenizer(
-        tokenizer,
-        job.prompt_ids,
-        stops=job.stops,
-        skip_special_tokens=bool(sampling.get("skip_special_tokens", True)),
-        no_stop_trim=bool(sampling.get("no_stop_trim", False)),
-    )
-    stream = core.admit(job, surface, detokenizer, pin=request.headers.get("x-infctl-group", ""))
-    headers = {"x-infctl-request-id": stream.id, "x-infctl-recovery": _recovery(stream)}
-    reader = StreamReader(stream.surface) if job.asked.stream else Reader(stream.surface)
-    stream.reader = reader
-    core.record(stream)
-    try:
-        stream.feed(ev.Started())
-        if isinstance(reader, StreamReader):
-            return await _stream_out(request, stream, reader, headers)
-        await reader.done.wait()
-        if reader.error is not None:
-            raise ClientError(*reader.error)
-        return json_response(reader.whole(), headers=headers)
-    finally:
-        # a client that is gone ends up here by cancellation
-        stream.feed(ev.ReaderLeft())
-
-
-async def _stream_out(
-    request: web.Request, stream: Stream, reader: StreamReader, headers: dict[str, str]
-) -> web.StreamResponse:
-    if reader.error is not None:
-        raise ClientError(*reader.error)
-    response = web.StreamResponse(headers={**headers, "content-type": "text/event-stream", "cache-control": "no-store"})
-    response.enable_chunked_encoding()
-    await reader.begin(request, response)
-    try:
-        await reader.follow()
-        await response.write_eof()
-    except (ConnectionError, TimeoutError):
-        log.debug("client.gone", request_id=stream.id)
-    return response
-
-
-def _recovery(stream: Stream) -> str:
-    reason = f"; reason={stream.contract_reason}" if stream.contract_reason else ""
-    return stream.contract.value + (reason if stream.contract is not Contract.EXACT else "")
+        for asked in bundle.answers:
+            asked.model = models[0]
+    served = model_of(core, bundle.model)
+    return await serve(request, core, bundle, served, lambda _: GenerateForm(bundle, served.record.revision))
 
 
 async def models(request: web.Request) -> web.Response:
@@ -215,11 +131,13 @@ async def ready(request: web.Request) -> web.Response:
 
 async def cancel(request: web.Request) -> web.Response:
     """`DELETE /v1/streams/<id>` ends a stream at once."""
-    stream = request.app[CORE].streams.get(request.match_info["id"])
-    if stream is None:
+    named = request.match_info["id"]
+    streams = request.app[CORE].streams_of(named)
+    if not streams:
         raise ClientError(ErrorType.INVALID_REQUEST, "no such stream here", code="not_found", status=404)
-    stream.feed(ev.CancelRequested("client"))
-    return json_response({"id": stream.id, "state": stream.state.phase.value})
+    for stream in streams:
+        stream.feed(ev.CancelRequested("client"))
+    return json_response({"id": named, "state": streams[0].state.phase.value})
 
 
 def client_app(core: Core, max_body: int = MAX_BODY) -> web.Application:

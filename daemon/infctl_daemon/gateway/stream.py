@@ -16,11 +16,11 @@ from infctl.domain import request_events as ev
 from infctl.domain.ids import Epoch, engine_rid
 from infctl.domain.model import Contract
 from infctl.domain.request_events import Break, ErrorType
+from infctl_daemon.gateway.answer import Part
+from infctl_daemon.gateway.asked import Job
 from infctl_daemon.gateway.detok import Detokenizer
 from infctl_daemon.gateway.frames import Frame
-from infctl_daemon.gateway.params import Job
-from infctl_daemon.gateway.reader import Reader
-from infctl_daemon.gateway.sse import Surface, crc_of
+from infctl_daemon.gateway.sse import crc_of
 from infctl_daemon.gateway.upstream import End, Upstream
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Stream:
         core: Core,
         state: machine.Request,
         job: Job,
-        surface: Surface,
+        part: Part,
         detokenizer: Detokenizer,
         contract: tuple[Contract, str],
         pin: str,
@@ -46,12 +46,11 @@ class Stream:
         self.id = state.id
         self.state = state
         self.job = job
-        self.surface = surface
+        self.part = part
         self.contract, self.contract_reason = contract
         self.pin = pin
         self.tokens: list[int] = []
         self.crc = 0
-        self.reader: Reader | None = None
         self.attempt: Attempt | None = None
         self.rid = ""
         self.group = ""
@@ -116,15 +115,12 @@ class Stream:
             case ev.Finish(reason):
                 self.finish_reason = reason
                 text = self._detok.finish(self._matched)
-                if self.reader is not None:
-                    self.reader.finish(reason, self._matched, text)
+                self.part.finish(reason, self._matched, text)
             case ev.Fail(error, message):
                 self.error = (error, message)
-                if self.reader is not None:
-                    self.reader.fail(error, message)
+                self.part.fail(error, message)
             case ev.Silence():
-                if self.reader is not None:
-                    self.reader.fail(ErrorType.CONFLICT, "another gateway owns this stream")
+                self.part.fail(ErrorType.CONFLICT, "another gateway owns this stream")
                 self._close()
             case ev.SetTimer(name, epoch, delay):
                 self._set_timer(name, epoch, delay)
@@ -137,10 +133,14 @@ class Stream:
             ids = ids[effect.skip : effect.skip + effect.count]
         self.tokens.extend(ids)
         self.crc = crc_of(ids, self.crc)
-        text = self._detok.feed(ids)
-        if self.reader is not None:
-            note, self.note = self.note, ""
-            self.reader.tokens(ids, text, len(self.tokens), self.crc, note)
+        if (known := self.job.logprobs) is None:
+            text = self._detok.feed(ids)
+        else:
+            known.commit(effect.skip, effect.count)
+            text, offsets = self._detok.feed_each(ids)
+            known.offsets += offsets
+        note, self.note = self.note, ""
+        self.part.tokens(ids, text, len(self.tokens), self.crc, note)
 
     # attempts
     def _dispatch(self, epoch: Epoch, exclude: tuple[str, ...], recovering: bool) -> None:
@@ -212,7 +212,8 @@ class Attempt:
         self.base = base
         self._closed = False
         self._finish: dict[str, Any] | None = None
-        self.upstream = Upstream(self, head, body, keep_meta=stream.contract is Contract.NONE)
+        told = stream.contract is Contract.NONE or stream.job.logprobs is not None
+        self.upstream = Upstream(self, head, body, keep_meta=told)
         core.attempt_started(self)
 
     def on_frame(self, frame: Frame) -> None:
@@ -224,7 +225,10 @@ class Attempt:
             return
         ids = frame.ids
         if self.upstream.frames.keep_meta:
-            stream.surface.absorb(self.upstream.frames.last_meta)
+            told = self.upstream.frames.last_meta
+            stream.part.surface.absorb(told)
+            if (known := stream.job.logprobs) is not None:
+                known.hear(told, frame.start, ids)
         if ids:
             self.core.token_seen(self.launch)
             stream._frame_ids = ids
