@@ -4,97 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 
 from infctl.adapters.etcd import EtcdStore, TlsFiles
 from infctl.adapters.etcd.channel import Member
 from infctl.adapters.etcd.convert import key_range
-from infctl.adapters.etcd.messages import RPCS, message
+from infctl.adapters.etcd.messages import message
 from infctl.domain.errors import ConfigError, StoreUnavailable
-from infctl.ports.store import Events, Interrupted, Put
+from infctl.ports.store import Compare, Delete, Events, Get, Interrupted, Put
+from tests.support.fake_etcd import fake_member
 
 pytestmark = pytest.mark.timeout(20)
-
-
-class FakeMember:
-    """Answers every call through `answer(rpc, request)`: a response, or (code, text) to fail with."""
-
-    def __init__(self, socket: Path) -> None:
-        self.endpoint = f"unix:{socket}"
-        self.calls: Counter[str] = Counter()
-        self.metadata: dict[str, list[Any]] = {}
-        self.answer: Callable[[str, Any], Any] = self.plain
-        self.revision, self.cluster_id = 5, 77
-
-    def header(self) -> Any:
-        return message("Header")(cluster_id=self.cluster_id, member_id=1, revision=self.revision)
-
-    def plain(self, rpc: str, request: Any) -> Any:
-        return message(RPCS[rpc][2])(header=self.header())
-
-    def handlers(self) -> Any:
-        return {
-            path.rpartition("/")[2]: self._handler(name, request, response)
-            for name, (path, request, response) in RPCS.items()
-        }
-
-    def _handler(self, rpc: str, request: str, response: str) -> Any:
-        async def unary(request: Any, context: Any) -> Any:
-            self.calls[rpc] += 1
-            self.metadata[rpc] = list(context.invocation_metadata())
-            answer = self.answer(rpc, request)
-            if asyncio.iscoroutine(answer):
-                answer = await answer
-            if isinstance(answer, tuple):
-                await context.abort(grpc.StatusCode[answer[0]], answer[1])
-            return answer
-
-        async def stream(requests: Any, context: Any) -> AsyncIterator[Any]:
-            self.calls[rpc] += 1
-            self.metadata[rpc] = list(context.invocation_metadata())
-            async for request in requests:
-                answer = self.answer(rpc, request)
-                if asyncio.iscoroutine(answer):
-                    answer = await answer
-                if isinstance(answer, tuple):
-                    await context.abort(grpc.StatusCode[answer[0]], answer[1])
-                if answer is not None:
-                    yield answer
-
-        streaming = rpc in ("Watch", "LeaseKeepAlive")
-        make = grpc.stream_stream_rpc_method_handler if streaming else grpc.unary_unary_rpc_method_handler
-        return make(
-            stream if streaming else unary,
-            request_deserializer=message(request).FromString,
-            response_serializer=message(response).SerializeToString,
-        )
-
-
-@asynccontextmanager
-async def fake_member(socket: Path) -> AsyncIterator[FakeMember]:
-    member = FakeMember(socket)
-    server = grpc.aio.server()
-    by_service: dict[str, dict[str, Any]] = {}
-    for path, _, _ in RPCS.values():
-        service, method = path.strip("/").split("/")
-        by_service.setdefault(service, {})[method] = member.handlers()[method]
-    server.add_generic_rpc_handlers(
-        tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in by_service.items())
-    )
-    server.add_insecure_port(member.endpoint)
-    await server.start()
-    try:
-        yield member
-    finally:
-        await server.stop(None)
 
 
 @pytest.fixture
@@ -201,21 +124,38 @@ async def test_a_keep_alive_that_fails_is_not_a_lost_lease(
         await store.keep_alive(1)
 
 
-async def test_another_cluster_behind_the_same_address_is_refused(members: Any, store: EtcdStore) -> None:
-    await store.get("k")
-    members[0].cluster_id = 78
-    with pytest.raises(StoreUnavailable) as caught:
-        await store.get("k")
-    assert caught.value.reason == "StoreReplaced"
-
-
-async def test_a_revision_that_falls_is_refused(members: Any, store: EtcdStore) -> None:
-    await store.get("k")
-    members[0].revision = 4
+async def test_a_refusal_by_role_is_asked_of_nobody_else(members: Any, store: EtcdStore) -> None:
+    members[0].answer = lambda rpc, request: ("PERMISSION_DENIED", "etcdserver: permission denied")
     for call in (store.get("k"), store.put("k", b"")):
         with pytest.raises(StoreUnavailable) as caught:
             await call
-        assert caught.value.reason == "StoreReplaced"
+        assert caught.value.reason == "StorePermissionDenied" and "role" in caught.value.hint
+    assert sum(members[1].calls.values()) == 0 and store.endpoint == members[0].endpoint
+
+
+async def test_a_transaction_that_only_reads_is_asked_again_and_one_that_writes_is_not(
+    members: Any, store: EtcdStore
+) -> None:
+    members[0].answer = lambda rpc, request: ("UNAVAILABLE", "etcdserver: no leader")
+    assert (await store.txn((Compare.absent("k"),), (Get("k"),))).revision == 5
+    members[1].answer = members[0].answer
+    before = members[0].calls["Txn"], members[1].calls["Txn"]
+    with pytest.raises(StoreUnavailable):
+        await store.txn((Compare.absent("k"),), (Get("k"), Delete("k")))
+    assert (members[0].calls["Txn"], members[1].calls["Txn"]) == (before[0], before[1] + 1)
+
+
+async def test_a_transaction_that_only_compares_carries_a_read(members: Any, store: EtcdStore) -> None:
+    """etcd answers one without operations from the member's own state, which may be old."""
+    asked: list[Any] = []
+
+    def answer(rpc: str, request: Any) -> Any:
+        asked.append(request)
+        return members[0].plain(rpc, request)
+
+    members[0].answer = answer
+    result = await store.txn((Compare.present("k"),), ())
+    assert [len(request.success) for request in asked] == [1] and result.gets == ()
 
 
 async def test_closing_ends_a_call_under_way(members: Any, store: EtcdStore) -> None:
@@ -239,9 +179,9 @@ async def test_events_sent_twice_are_delivered_once_and_the_asked_for_header_is_
     event, kv = message("Event"), message("KeyValue")
 
     def answer(rpc: str, request: Any) -> Any:
-        if rpc != "Watch":
-            return members[0].plain(rpc, request)
         header = message("Header")(cluster_id=77, revision=100)
+        if rpc == "Range":  # of the history before the next revision, when the stream is opened again
+            return message("RangeResponse")(header=header, kvs=[kv(key=b"p/k", mod_revision=7)])
         if request.HasField("create"):
             starts.append(request.create.start_revision)
             return message("WatchResponse")(header=header, created=True)
@@ -295,7 +235,7 @@ def test_an_endpoint_that_is_none_is_named(endpoint: str) -> None:
 )
 def test_the_scheme_or_the_files_decide_on_tls(endpoint: str, tls: TlsFiles | None, target: str, secure: bool) -> None:
     member = Member(endpoint, tls)
-    assert (member.target, member._tls is not None) == (target, secure)
+    assert (member.target, member.tls is not None) == (target, secure)
 
 
 @pytest.mark.parametrize(

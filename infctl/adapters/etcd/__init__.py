@@ -3,7 +3,12 @@
 ADR 1 says why it exists. `EtcdStore` is the way in; `TlsFiles` names the certificate files of mutual TLS.
 """
 
-from infctl.adapters.etcd.channel import TlsFiles
+import os
+
+# gRPC's core writes each failed handshake to stderr by itself; our errors say it, once and in our words
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 from infctl.adapters.etcd.client import EtcdStore
+from infctl.adapters.etcd.tls import TlsFiles
 
 __all__ = ["EtcdStore", "TlsFiles"]

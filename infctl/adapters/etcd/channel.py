@@ -6,15 +6,14 @@ went through (gRPC's defaults: up to two minutes, and shared); traffic to etcd n
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from infctl.adapters.etcd.messages import RPCS, message
+from infctl.adapters.etcd.tls import TlsFiles
 from infctl.domain.errors import ConfigError
 
 # A stream or call with it fails within 5 s on a member without quorum, instead of looking healthy for ever.
@@ -34,24 +33,6 @@ _OPTIONS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files of mutual TLS; the certificate's CN is the user, so there is no token that could expire."""
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    server_name: str = ""
-
-    def credentials(self) -> Any:
-        """Read anew for each channel, so that renewed files are picked up by the next one."""
-        try:
-            ca, key, cert = (p.read_bytes() if p else None for p in (self.ca, self.key, self.cert))
-        except OSError as error:
-            raise ConfigError(f"cannot read a TLS file for etcd: {error}") from error
-        return grpc.ssl_channel_credentials(ca, key, cert)
-
-
 class Member:
     """One endpoint and its channel, made at the first call (in the loop that uses it)."""
 
@@ -62,7 +43,9 @@ class Member:
         self.target = rest if rest.startswith("unix:") else rest.rstrip("/")
         if scheme not in ("http", "https") or ":" not in self.target:
             raise ConfigError(f"not an etcd endpoint: {endpoint!r}", hint="host:port, http(s)://host:port, unix:/path")
-        self._tls = (tls or TlsFiles()) if scheme == "https" else None
+        self.tls = (tls or TlsFiles()) if scheme == "https" else None
+        self.foreign = False  # it serves another cluster: never asked again
+        self.on_doubt: set[Callable[[], None]] = set()
         self._channel: Any = None
         self._stubs: dict[str, Any] = {}
 
@@ -80,12 +63,12 @@ class Member:
         return self._stubs[rpc]
 
     def _open(self) -> Any:
-        if self._tls is None:
+        if self.tls is None:
             return grpc.aio.insecure_channel(self.target, options=_OPTIONS)
         options = list(_OPTIONS)
-        if self._tls.server_name:
-            options.append(("grpc.ssl_target_name_override", self._tls.server_name))  # type: ignore[arg-type]
-        return grpc.aio.secure_channel(self.target, self._tls.credentials(), options=options)
+        if self.tls.server_name:
+            options.append(("grpc.ssl_target_name_override", self.tls.server_name))  # type: ignore[arg-type]
+        return grpc.aio.secure_channel(self.target, self.tls.credentials(), options=options)
 
     async def unary(self, rpc: str, request: Any, timeout: float, *, require_leader: bool = True) -> Any:
         """One call. Raises grpc.aio.AioRpcError."""
@@ -113,19 +96,22 @@ class Members:
         self._at = 0
 
     def __len__(self) -> int:
-        return len(self._all)
-
-    def __iter__(self) -> Any:
-        return iter(self._all)
+        return sum(not member.foreign for member in self._all)
 
     @property
     def current(self) -> Member:
         return self._all[self._at]
 
     def rotate(self, failed: Member) -> None:
-        """Leave `failed`, unless somebody else already did: ten calls that fail together move on only once."""
+        """Leave `failed`, unless somebody else already did: ten calls that fail together move on only once.
+
+        Whoever else still relies on it is told, and asks it at once instead of waiting for its next question.
+        """
         if self.current is failed:
-            self._at = (self._at + 1) % len(self._all)
+            order = [(self._at + step) % len(self._all) for step in range(1, len(self._all) + 1)]
+            self._at = next((at for at in order if not self._all[at].foreign), self._at)
+        for doubt in list(failed.on_doubt):
+            doubt()
 
     async def close(self) -> None:
         for member in self._all:

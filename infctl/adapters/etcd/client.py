@@ -4,36 +4,48 @@ Keeps true:
 
 * a write is sent at most once, unless no member can have seen it; an unclear end raises `StoreUnavailable`;
 * reads are linearizable, and may be asked again of the next member within their timeout;
-* a revision that falls or another cluster id is never served: the answer is refused as unavailable (hold and shout),
-  because it means that the database was replaced under us.
+* a database that was replaced under us is never served again until this process restarts (hold and shout): a member
+  of another cluster is left for ever, and after a revision that fell every call raises `StoreReplaced`, also when the
+  new database has overtaken the old one. Nor is its word taken for the end of a lease.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc.aio
 
-from infctl.adapters.etcd.channel import Member, Members, TlsFiles
+from infctl.adapters.etcd.channel import Member, Members
 from infctl.adapters.etcd.convert import delete_request, key_value, put_request, range_request, txn_request, txn_result
-from infctl.adapters.etcd.errors import FUTURE_REVISION, certainly_not_sent, classify, replaced
+from infctl.adapters.etcd.errors import (
+    CLIENT_REFUSED,
+    DENIED,
+    EXPIRED,
+    FUTURE_REVISION,
+    another_cluster,
+    certainly_not_sent,
+    classify,
+    replaced,
+)
 from infctl.adapters.etcd.messages import message
+from infctl.adapters.etcd.tls import TlsFiles
 from infctl.adapters.etcd.watch import EtcdWatch
-from infctl.domain.errors import LeaseLost, StoreUnavailable
-from infctl.ports.store import Compare, Delete, KeyValue, Lease, Op, Put, RangeResult, StoreStatus, TxnResult
+from infctl.domain.errors import LeaseLost, StoreError, StoreUnavailable
+from infctl.ports.store import Compare, Delete, Get, KeyValue, Lease, Op, Put, RangeResult, StoreStatus, TxnResult
 
 _PAUSE_S = 0.1  # between two rounds over the members
 _REFUSED_FOR_S = 1.0  # how long one call goes on where every member refuses the connection
-_LINEARIZABLE = (
-    "Range",
-    "Put",
-    "DeleteRange",
-    "Txn",
-)  # their answers can never be older than what we knew when we asked
+# their answers can never be older than what we knew when we asked
+_LINEARIZABLE = frozenset(("Range", "Put", "DeleteRange", "Txn", "LeaseGrant"))
 _MIN_TRY_S = 1.0  # a member gets at least this long before a read turns to the next
+_VOUCH_S = 1.0
+
+_log = logging.getLogger(__name__)
 
 
 class EtcdStore:
@@ -45,6 +57,7 @@ class EtcdStore:
         self._closed = False
         self._cluster_id = 0
         self._revision = 0
+        self._replaced: StoreUnavailable | None = None
 
     @property
     def endpoint(self) -> str:
@@ -55,6 +68,11 @@ class EtcdStore:
     def revision(self) -> int:
         """The highest revision that any answer has carried."""
         return self._revision
+
+    @property
+    def held(self) -> bool:
+        """The database was replaced under us: nothing of it is served any more."""
+        return self._replaced is not None
 
     async def get(self, key: str, *, timeout: float = 5.0) -> KeyValue | None:
         response = await self.call("Range", range_request(key, prefix=False), timeout, read=True)
@@ -87,7 +105,12 @@ class EtcdStore:
                 # once the file is larger than the quota, old servers refuse every transaction, but never this call
                 response = await self.call("DeleteRange", delete_request(delete), timeout)
                 return TxnResult(True, response.header.revision, deleted=response.deleted)
-        return txn_result(await self.call("Txn", txn_request(compares, then, orelse), timeout))
+        if compares and not then and not orelse:
+            # etcd answers a transaction without operations from the member's own, perhaps old, state
+            checked = await self.txn(compares, (Get(compares[0].key),), (Get(compares[0].key),), timeout=timeout)
+            return TxnResult(checked.succeeded, checked.revision)
+        read = all(isinstance(op, Get) for op in (*then, *orelse))
+        return txn_result(await self.call("Txn", txn_request(compares, then, orelse), timeout, read=read))
 
     async def grant(self, ttl_s: float, *, timeout: float = 5.0) -> Lease:
         """A new lease. An unclear end leaves at most a lease that nobody renews."""
@@ -105,11 +128,12 @@ class EtcdStore:
             yield message("LeaseKeepAliveRequest")(id=lease_id)
 
         call = member.stream("LeaseKeepAlive", one_request(), timeout)
+        floor = self._revision
         try:
             response = await call.read()
         except grpc.aio.AioRpcError as error:
             self._members.rotate(member)
-            raise classify(error.code().name, error.details() or "") from None
+            raise _failure(member, error.code().name, error.details() or "") from None
         except asyncio.CancelledError:
             self._raise_if_closed()
             raise
@@ -118,8 +142,12 @@ class EtcdStore:
         if response is grpc.aio.EOF:
             self._members.rotate(member)
             raise StoreUnavailable("etcd ended the keep-alive without an answer")
-        self.check_header(response.header)
+        self.check_header(member, response.header)
         if response.ttl <= 0:
+            if response.header.revision < floor:
+                # a member that lags, or another database: either way its word ends no lease
+                self._members.rotate(member)
+                raise StoreUnavailable(f"{member.target} knows no lease {lease_id:x}, but it is behind what we saw")
             raise LeaseLost(f"lease {lease_id:x} no longer exists")
         return float(response.ttl)
 
@@ -167,36 +195,72 @@ class EtcdStore:
         started = loop.time()
         deadline = started + timeout
         failures = 0
+        old: Member | None = None
+        named: StoreUnavailable | None = None
         while True:
             member = self._member()
             left = deadline - loop.time()
             share = max(_MIN_TRY_S, left / max(1, len(self._members) - failures)) if read else left
-            floor = self._revision if rpc in _LINEARIZABLE else None
+            linear = rpc in _LINEARIZABLE and (rpc != "Txn" or bool(request.success or request.failure))
+            floor = self._revision if linear else 0
+            code, text = "", ""
             try:
                 response = await member.unary(rpc, request, min(left, share), require_leader=rpc != "Status")
-                self.check_header(response.header, floor)
-                return response
             except grpc.aio.AioRpcError as error:
                 code, text = error.code().name, error.details() or ""
+                failure = _failure(member, code, text)
             except asyncio.CancelledError:
                 self._raise_if_closed()
                 raise
-            failure = classify(code, text)
-            if not isinstance(failure, StoreUnavailable):
+            else:
+                revision = response.header.revision
+                fell = 0 < revision < floor
+                # old servers can give a stale read after a pause, so a read must say it twice; a write cannot be stale
+                if fell and (old is not None or not read):
+                    raise self.hold(replaced(floor, revision))
+                self.check_header(member, response.header)
+                if not fell:
+                    return response
+                old, failure = member, replaced(floor, revision)
+                _log.warning("%s answered with revision %d after %d: asked again", member.target, revision, floor)
+            if isinstance(failure, LeaseLost):
+                await self._vouch(member, floor, deadline)
+            if not isinstance(failure, StoreUnavailable) or failure.reason == DENIED:
                 raise failure
             self._members.rotate(member)
             failures += 1
-            again = certainly_not_sent(code, text) or (read and FUTURE_REVISION not in text)
-            everyone_asked = failures % len(self._members) == 0
+            named = failure if failure.reason != StoreUnavailable.reason else named
+            again = old is not None or certainly_not_sent(code, text) or (read and FUTURE_REVISION not in text)
+            everyone_asked = failures >= len(self._members) and failures % max(1, len(self._members)) == 0
             now = loop.time()
             if not again or now + _PAUSE_S >= deadline or (everyone_asked and now - started > _REFUSED_FOR_S):
-                raise failure
+                raise named or failure
             if everyone_asked:
                 await asyncio.sleep(_PAUSE_S)
+
+    async def _vouch(self, member: Member, floor: int, deadline: float) -> None:
+        """Before a lease is called lost: does the member that says so still serve our database? Raises if not.
+
+        It has applied the request that failed, so it cannot be behind anything we knew when we sent that.
+        """
+        left = deadline - asyncio.get_running_loop().time()
+        try:
+            request = message("StatusRequest")()
+            response = await member.unary("Status", request, max(0.1, min(_VOUCH_S, left)), require_leader=False)
+        except grpc.aio.AioRpcError as error:
+            raise classify("UNAVAILABLE", error.details() or "") from None
+        except asyncio.CancelledError:
+            self._raise_if_closed()
+            raise
+        self.check_header(member, response.header)
+        if response.header.revision < floor:
+            raise self.hold(replaced(floor, response.header.revision))
 
     def _member(self) -> Member:
         if self._closed:
             raise StoreUnavailable("the store is closed")
+        if self._replaced is not None:
+            raise StoreUnavailable(self._replaced.message, reason=self._replaced.reason, hint=self._replaced.hint)
         return self._members.current
 
     def _raise_if_closed(self) -> None:
@@ -205,17 +269,31 @@ class EtcdStore:
         if self._closed and task is not None and not task.cancelling():
             raise StoreUnavailable("the store was closed during the call") from None
 
-    def check_header(self, header: Any, floor: int | None = None) -> None:
-        """Refuse answers of another database. `floor`: the revision that this answer cannot be older than."""
+    def hold(self, why: StoreUnavailable) -> StoreUnavailable:
+        """From now on nothing is asked and nothing is served; returns the error to raise."""
+        if self._replaced is None:
+            self._replaced = why
+            _log.error("%s: nothing of this store is served any more (%s)", why.message, why.hint)
+        return why
+
+    def check_header(self, member: Member, header: Any) -> None:
+        """Refuse answers of another cluster, and note how far the store has got."""
         if self._cluster_id and header.cluster_id and header.cluster_id != self._cluster_id:
-            raise StoreUnavailable(
-                f"etcd's cluster id changed from {self._cluster_id:x} to {header.cluster_id:x}",
-                reason="StoreReplaced",
-                hint="another database answers at this address; restart after checking it",
-            )
+            why = another_cluster(self._cluster_id, header.cluster_id, member.target)
+            if not member.foreign:
+                _log.error("%s: it is not asked again (%s)", why.message, why.hint)
+            member.foreign = True
+            self._members.rotate(member)
+            raise self.hold(why) if not len(self._members) else why
         self._cluster_id = self._cluster_id or header.cluster_id
-        if floor is None:
-            return
-        if header.revision < floor:
-            raise replaced(floor, header.revision)
         self._revision = max(self._revision, header.revision)
+
+
+def _failure(member: Member, code: str, text: str) -> StoreError:
+    """What the failure of a call to this member means, with what we know of our own certificate."""
+    failure = classify(code, text)
+    if failure.reason != CLIENT_REFUSED or member.tls is None:
+        return failure
+    why = member.tls.own_fault(datetime.now(UTC))
+    reason = EXPIRED if member.tls.cert and why else CLIENT_REFUSED
+    return StoreUnavailable(f"{why}; {failure.message}", reason=reason, hint=failure.hint) if why else failure

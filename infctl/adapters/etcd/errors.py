@@ -22,6 +22,11 @@ _REFUSED = (
     ("OUT_OF_RANGE", "too large lease ttl"),
 )
 
+REPLACED = "StoreReplaced"
+DENIED = "StorePermissionDenied"
+EXPIRED = "StoreCertificateExpired"
+CLIENT_REFUSED = "StoreClientCertificateRefused"
+
 # no outage of one member: the store as a whole has not got there (or not any more)
 FUTURE_REVISION = "required revision is a future revision"
 
@@ -39,9 +44,82 @@ def replaced(known: int, now: int | None = None) -> StoreUnavailable:
     to = "" if now is None else f" to {now}"
     return StoreUnavailable(
         f"etcd's revision fell below {known}{to}",
-        reason="StoreReplaced",
+        reason=REPLACED,
         hint="was the database restored from a backup, or wiped? restart after checking it",
     )
+
+
+def another_history(key: str, revision: int) -> StoreUnavailable:
+    """The revision is there, but what happened at it is not what we were told."""
+    return StoreUnavailable(
+        f"etcd's history is another one: {key} did not change at revision {revision}, as it had",
+        reason=REPLACED,
+        hint="was the database restored from a backup? restart after checking it",
+    )
+
+
+def another_cluster(known: int, now: int, target: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{target} serves cluster {now:x}, not {known:x}",
+        reason=REPLACED,
+        hint="another database answers at this address; restart after checking it",
+    )
+
+
+# How TLS fails: what gRPC says of it (lower case), and what it is called. The first that fits counts.
+_TLS = (
+    (
+        ("certificate has expired",),
+        EXPIRED,
+        "the certificate of the etcd server has expired",
+        "renew the server's certificate; is this machine's clock right?",
+    ),
+    (
+        ("certificate is not yet valid",),
+        EXPIRED,
+        "the certificate of the etcd server is not valid yet",
+        "is this machine's clock right?",
+    ),
+    (
+        ("unable to get local issuer", "self-signed certificate", "self signed certificate", "unable to verify"),
+        "StoreUnknownCa",
+        "the certificate of the etcd server is signed by a CA that we do not trust",
+        "give the CA file of this etcd cluster",
+    ),
+    (
+        ("hostname verification check failed",),
+        "StoreHostMismatch",
+        "the certificate of the etcd server is for another host name",
+        "use a name or address that is in its subjectAltName, or set the server name",
+    ),
+    (
+        # 3.4 servers close the connection after the handshake: gRPC then finds an alert where it expects data
+        ("alert_bad_certificate", "alert_certificate", "alert_unknown_ca", "alert_handshake_failure", "unwrap failed"),
+        CLIENT_REFUSED,
+        "the etcd server refuses our client certificate",
+        "it must be signed by the CA that etcd trusts for clients (--trusted-ca-file), be for client use and in date",
+    ),
+    (
+        ("wrong_version_number", "http_request"),
+        "StoreTlsFailed",
+        "the etcd server at this address does not speak TLS",
+        "write http:// for it, or let etcd listen on https://",
+    ),
+    (
+        ("handshake", "certificate", "custom verification"),
+        "StoreTlsFailed",
+        "TLS with etcd failed",
+        "check CA, certificate, key and host name",
+    ),
+)
+
+
+def _tls_failure(text: str) -> StoreUnavailable | None:
+    low = text.lower()
+    for signs, reason, message, hint in _TLS:
+        if any(sign in low for sign in signs):
+            return StoreUnavailable(f"{message} ({text})", reason=reason, hint=hint)
+    return None
 
 
 def classify(code: str, text: str) -> StoreError:
@@ -58,13 +136,22 @@ def classify(code: str, text: str) -> StoreError:
     if code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
         # not an outage, but a daemon must treat it as one: it says nothing about any lease or key
         return StoreUnavailable(
-            f"etcd refused us: {text}", reason="StorePermissionDenied", hint="check the client certificate and its role"
+            f"etcd refused us: {text}",
+            reason=DENIED,
+            hint="the user is the CN of the client certificate: check its role (etcdctl user get, role get)",
         )
-    if "handshake" in low or "certificate" in low:
-        return StoreUnavailable(
-            f"TLS with etcd failed: {text}", reason="StoreTlsFailed", hint="check CA, certificate, key and host name"
-        )
-    return StoreUnavailable(f"etcd gave no definite answer ({code}: {text})")
+    if code == "UNAVAILABLE" and (failure := _tls_failure(text)) is not None:
+        return failure
+    hint = None
+    if "failed to connect" in low and "socket closed" in low:
+        hint = "something listens there and closes at once: does this etcd want TLS (https://)?"
+    return StoreUnavailable(f"etcd gave no definite answer ({code}: {text})", hint=hint)
+
+
+def ended_watch(why: str) -> StoreError:
+    """A watch that the server ended; `why` is a Go error, the only place where its code is part of the text."""
+    denied = "permission denied" in why.lower()
+    return classify("PERMISSION_DENIED" if denied else "UNAVAILABLE", f"etcd ended the watch: {why}")
 
 
 def certainly_not_sent(code: str, text: str) -> bool:

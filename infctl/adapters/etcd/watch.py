@@ -7,8 +7,9 @@ Keeps true:
   before thousands of events still to come. The header counts only where the caller gave no start revision;
 * events it has delivered are dropped if a server sends them again;
 * a compacted history is told as one `Relist`, also at the compaction revision itself, where old servers lose a delete;
-* a member that does not answer a ping is left after `PING_S + PATIENCE_S`; `Interrupted` is said once until another
-  one has answered.
+* a member that does not answer a ping is left after `PING_S + PATIENCE_S`, sooner when somebody else of this store
+  found it dead; `Interrupted` is said once until another one has answered;
+* what it resumes is the history it came from: the last change it delivered must still be there.
 
 A task reads the stream, so that cancelling a reader (a timeout around `anext`) costs nothing.
 """
@@ -26,15 +27,16 @@ import grpc.aio
 
 from infctl.adapters.etcd.channel import Member, Members
 from infctl.adapters.etcd.convert import key_range, range_request, watch_event
-from infctl.adapters.etcd.errors import FUTURE_REVISION, classify, replaced
+from infctl.adapters.etcd.errors import FUTURE_REVISION, REPLACED, another_history, classify, ended_watch
+from infctl.adapters.etcd.liveness import Liveness
 from infctl.adapters.etcd.messages import message
 from infctl.domain.errors import Compacted, StoreError, StoreUnavailable
-from infctl.ports.store import Alive, Events, Interrupted, Relist, WatchItem
+from infctl.ports.store import Alive, Events, Interrupted, Relist, WatchEvent, WatchItem
 
 if TYPE_CHECKING:
     from infctl.adapters.etcd.client import EtcdStore
 
-PING_S = 2.0
+PING_S = 1.5
 PATIENCE_S = 2.0  # for the answer to a ping, and for a new watch to be created
 _PATIENCE_MAX_S = 16.0  # a member that is searching a long history answers no ping meanwhile
 _PROBE_S = 0.3  # the first pings of a stream, until the view is known to be fresh
@@ -76,6 +78,7 @@ class EtcdWatch:
         self._closed = False
         self._interrupted = False
         self._patience = PATIENCE_S
+        self._last: WatchEvent | None = None
 
     def __aiter__(self) -> EtcdWatch:
         return self
@@ -119,7 +122,7 @@ class EtcdWatch:
                 reason = "the history was compacted and the prefix cannot be listed"
             except StoreError as error:
                 reason = error.message
-                level = logging.ERROR if error.reason == "StoreReplaced" else logging.WARNING
+                level = logging.ERROR if error.reason == REPLACED else logging.WARNING
             except Exception as error:
                 _log.exception("watch of %s: a bug; trying again", self._prefix)
                 reason = repr(error)
@@ -129,30 +132,40 @@ class EtcdWatch:
                 self._interrupted = True
                 _log.log(level, "watch of %s is interrupted: %s", self._prefix, reason)
                 await self._items.put(Interrupted(reason))
+            if self._store.held:
+                await asyncio.Event().wait()  # until it is closed: nothing of this store is served any more
             low, high = _RETRY_S
-            await asyncio.sleep(random.uniform(0.5, 1.0) * min(high, low * 2 ** min(failures, 5)))
+            await asyncio.sleep(random.uniform(0.0, 1.0) * min(high, low * 2 ** min(failures, 5)))
 
     async def _check_history(self) -> None:
         """Raises Compacted unless the revision before our next one is kept, hence every event from there on."""
-        if self._next > 1:
-            known = self._store.revision
-            request = range_request(self._prefix or "\0", prefix=False, revision=self._next - 1)
-            request.count_only = True
-            try:
-                await self._store.call("Range", request, PATIENCE_S, read=True)
-            except StoreUnavailable as error:
-                if FUTURE_REVISION not in error.message:
-                    raise
-                if self._next - 1 <= known:
-                    raise replaced(known) from None
-                # otherwise the caller chose to start in the future
+        if self._next <= 1:
+            return
+        known, last = self._store.revision, self._last
+        request = range_request(last.key if last else self._prefix or "\0", prefix=False, revision=self._next - 1)
+        request.keys_only = True
+        try:
+            response = await self._store.call("Range", request, PATIENCE_S, read=True)
+        except StoreUnavailable as error:
+            if FUTURE_REVISION not in error.message:
+                raise
+            if self._next - 1 > known:
+                return  # the caller chose to start in the future
+            request.revision = 0  # a plain read tells an old answer from an old database
+            await self._store.call("Range", request, PATIENCE_S, read=True)
+            raise
+        if last is None or _is_there(response, last):
+            return
+        self._members.rotate(self._members.current)  # a broken member, or all of them: another one tells
+        if not _is_there(await self._store.call("Range", request, PATIENCE_S, read=True), last):
+            raise self._store.hold(another_history(last.key, last.mod_revision))
 
     async def _relist(self) -> bool:
         try:
             listed = await self._store.range(self._prefix, timeout=_LIST_S)
         except StoreError:
             return False
-        self._next = listed.revision + 1
+        self._next, self._last = listed.revision + 1, None
         self._interrupted = False
         await self._items.put(Relist(listed.kvs, listed.revision))
         return True
@@ -162,55 +175,56 @@ class EtcdWatch:
         requests: asyncio.Queue[Any] = asyncio.Queue()
         requests.put_nowait(self._create())
         call = member.stream("Watch", _drain(requests))
-        read: asyncio.Task[Any] | None = None
-        loop = asyncio.get_running_loop()
+        given_up: list[float] = []
+
+        def ask() -> None:
+            requests.put_nowait(message("WatchRequest")(progress=message("WatchProgress")()))
+
+        def end(patience: float) -> None:
+            given_up.append(patience)
+            call.cancel()
+
+        liveness = Liveness(PATIENCE_S, ask=ask, end=end)
+        member.on_doubt.add(liveness.doubt)
         created, fresh = False, Fresh.NO
-        ping_at = loop.time() + PATIENCE_S
-        asked_at: float | None = loop.time()  # creation counts as the first question
         try:
             while True:
-                if read is None:
-                    read = asyncio.create_task(call.read())
-                patience = self._patience if created else PATIENCE_S
-                wake = ping_at if asked_at is None else asked_at + patience
-                # never wait_for: its timeout would cancel the read, and with it the whole stream
-                done, _ = await asyncio.wait({read}, timeout=max(0.0, wake - loop.time()))
-                if not done:
-                    if asked_at is not None:
-                        self._patience = min(self._patience * 2, _PATIENCE_MAX_S) if created else self._patience
-                        raise StoreUnavailable(f"{member.target} did not answer for {patience:g} s")
-                    requests.put_nowait(message("WatchRequest")(progress=message("WatchProgress")()))
-                    asked_at = loop.time()
-                    continue
-                response, read = _result(read), None
+                try:
+                    response = await _read(call)
+                except StoreUnavailable:
+                    if not given_up:
+                        raise
+                    self._patience = min(self._patience * 2, _PATIENCE_MAX_S) if created else self._patience
+                    raise StoreUnavailable(f"{member.target} did not answer for {given_up[0]:g} s") from None
+                liveness.heard()
                 if response.created:
                     created = True
                     self._next = self._next or response.header.revision + 1
-                asked_at = None
-                fresh = await self._take(response, fresh)
+                fresh = await self._take(member, response, fresh)
+                liveness.patience = self._patience
                 # the time our reader took is not held against the member
-                ping_at = loop.time() + (PING_S if fresh is Fresh.YES else _PROBE_S)
+                liveness.waiting(PING_S if fresh is Fresh.YES else _PROBE_S)
         finally:
+            member.on_doubt.discard(liveness.doubt)
+            liveness.stop()
             requests.put_nowait(None)
             call.cancel()
-            if read is not None:
-                await asyncio.gather(read, return_exceptions=True)
 
     def _create(self) -> Any:
         key, end = key_range(self._prefix, True)
         create = message("WatchCreate")(key=key, range_end=end, start_revision=self._next, progress_notify=True)
         return message("WatchRequest")(create=create)
 
-    async def _take(self, response: Any, fresh: Fresh) -> Fresh:
+    async def _take(self, member: Member, response: Any, fresh: Fresh) -> Fresh:
         """Hand on one answer; returns whether the view is known to be as new as the member's."""
-        self._store.check_header(response.header, 0)
+        self._store.check_header(member, response.header)
         if response.canceled:
             if response.compact_revision:
                 raise Compacted("the watch was compacted", compact_revision=response.compact_revision)
-            raise StoreUnavailable(f"etcd ended the watch: {response.cancel_reason}")
+            raise ended_watch(response.cancel_reason)
         events = tuple(watch_event(e) for e in response.events if e.kv.mod_revision >= self._next)
         if events:
-            self._next = events[-1].mod_revision + 1
+            self._next, self._last = events[-1].mod_revision + 1, events[-1]
             self._recovered()
             await self._items.put(Events(events, events[-1].mod_revision))
         if response.events:
@@ -237,21 +251,32 @@ class EtcdWatch:
         self._interrupted = False
 
 
+def _is_there(response: Any, last: WatchEvent) -> bool:
+    """Whether this is the state of the key that its last change has left."""
+    return [kv.mod_revision for kv in response.kvs] == ([] if last.is_delete else [last.mod_revision])
+
+
 async def _drain(requests: asyncio.Queue[Any]) -> AsyncIterator[Any]:
     while (request := await requests.get()) is not None:
         yield request
 
 
-def _result(read: asyncio.Task[Any]) -> Any:
-    """The answer of a finished read. Raises StoreError for every other end of the stream."""
-    if read.cancelled():
-        raise StoreUnavailable("the connection was closed")
-    error = read.exception()
-    if isinstance(error, grpc.aio.AioRpcError):
+async def _read(call: Any) -> Any:
+    """The next answer. Raises StoreError for every end of the stream.
+
+    Never under wait_for: its timeout would cancel the read, and with it the whole stream.
+    """
+    try:
+        response = await call.read()
+    except grpc.aio.AioRpcError as error:
         raise classify(error.code().name, error.details() or "") from None
-    if error is not None:
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise StoreUnavailable("the stream was cancelled") from None
+    except Exception as error:
         raise StoreUnavailable(f"the stream broke: {error!r}") from error
-    response = read.result()
     if response is grpc.aio.EOF:
         raise StoreUnavailable("etcd closed the stream")
     return response
