@@ -28,7 +28,6 @@ _log = logging.getLogger(__name__)
 
 TRY_S = 1.5  # one renewal; a member that hangs costs no more than this before the next one is asked
 RETRY_S = 0.2
-_GUARD_S = 0.05
 
 
 class LeaseKeeper:
@@ -54,6 +53,7 @@ class LeaseKeeper:
         self._clock: LeaseClock | None = None
         self._told = Holding.HELD
         self._tasks: list[asyncio.Task[None]] = []
+        self._answered = asyncio.Event()
         self.lost = asyncio.Event()
         self.uncertain = asyncio.Event()
 
@@ -134,13 +134,20 @@ class LeaseKeeper:
             else:
                 self._clock = self._known.renewed(ttl, sent_at)
                 failed = False
+                self._answered.set()
             self._tell()
 
     async def _guard(self) -> None:
-        """Notice the deadline also while a renewal is under way."""
+        """Notice the deadline at its moment, also while a renewal is under way."""
         while not self._known.lost:
-            await self._sleep(max(_GUARD_S, self._known.deadline - self._now()))
+            left = self._known.deadline - self._now()
+            if left > 0:
+                await self._sleep(left)
+                continue
+            # past it only an answer changes anything
+            self._answered.clear()
             self._tell()
+            await self._answered.wait()
 
     def _tell(self) -> None:
         holding = self.holding

@@ -23,12 +23,14 @@ class FakeTime:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.sleeps = 0
         self._sleepers: list[tuple[float, asyncio.Event]] = []
 
     def __call__(self) -> float:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
         event = asyncio.Event()
         self._sleepers.append((self.now + seconds, event))
         await event.wait()
@@ -190,6 +192,35 @@ async def test_the_deadline_is_noticed_while_a_renewal_hangs(make: Any, store: F
     store.takes = 1e9
     await time.advance(10.1)
     assert keeper.uncertain.is_set() and not keeper.lost.is_set()
+
+
+async def test_the_deadline_is_noticed_at_its_moment_and_nothing_polls_behind_it(
+    make: Any, store: FakeStore, time: FakeTime
+) -> None:
+    told: list[tuple[float, Holding]] = []
+    keeper = make(lambda holding: told.append((time.now, holding)))
+    await keeper.start()
+    store.takes = 1e9  # the renewal at 1005 hangs
+    await time.advance(5.0)
+    slept = time.sleeps
+    await time.advance(3600.0)
+    assert told == [(1010.0, Holding.UNCERTAIN)]
+    assert time.sleeps == slept, "nothing is left that wakes up"
+
+
+async def test_after_every_outage_the_next_deadline_is_noticed_as_well(
+    make: Any, store: FakeStore, time: FakeTime
+) -> None:
+    told: list[tuple[float, Holding]] = []
+    keeper = make(lambda holding: told.append((time.now, holding)))
+    await keeper.start()
+    for _ in range(3):
+        store.answer = UNAVAILABLE
+        await time.advance(12.0)
+        store.answer = 10.0
+        await time.advance(RETRY_S)
+    assert [holding for _, holding in told] == [Holding.UNCERTAIN, Holding.HELD] * 3
+    assert told[0][0] == 1010.0 and keeper.holding is Holding.HELD
 
 
 async def test_a_holder_that_slept_through_its_deadline_sees_it_before_any_event(make: Any, time: FakeTime) -> None:
