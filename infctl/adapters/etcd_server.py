@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.02
 _KILL_S = 5.0  # SIGKILL needs no more, unless the disk hangs
 _LOG_TAIL = 2000
+_warned: set[str] = set()  # said once, however many members run
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +188,11 @@ class EmbeddedEtcd:
         binary = self.binary = find_etcd(self._configured)
         kept = self._read(self.dir / "etcd.json")
         check_upgrade(binary, kept.get("version"))
-        for warning in binary.warnings:
+        for warning in set(binary.warnings) - _warned:
             _log.warning("%s", warning)
-        client_port = self._client_port or _free_port(kept.get("client_port"))
-        peer_port = self._peer_port or _free_port(kept.get("peer_port"))
+            _warned.add(warning)
+        client_port = self._client_port or free_port(kept.get("client_port"))
+        peer_port = self._peer_port or free_port(kept.get("peer_port"))
         # before it can touch the data: a newer minor may change the files and die before it is ready
         self._write("etcd.json", {"version": binary.version_text, "client_port": client_port, "peer_port": peer_port})
         argv = command(
@@ -291,7 +293,8 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def _free_port(preferred: int | None) -> int:
+def free_port(preferred: int | None = None) -> int:
+    """`preferred` where nobody listens there, else one that is free at this moment."""
     for port in (preferred, 0) if preferred else (0,):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

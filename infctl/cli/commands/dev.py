@@ -28,10 +28,15 @@ UP = """Start the cluster, or what is missing of it, and write the context `dev`
 Examples:
   infctl dev up
   infctl dev up --engine sglang
+  infctl dev up --etcd 3
   curl -s localhost:8080/v1/completions -d '{"model":"demo","prompt":"The","max_tokens":16}'
 """
 
 Engine = Annotated[str, typer.Option("--engine", metavar="sim|sglang", help="The simulated engine, or real SGLang.")]
+
+Etcd = Annotated[
+    int | None, typer.Option("--etcd", metavar="1|3", help="Members of etcd; without it as last time, one at first.")
+]
 
 
 def parse_engine(text: str) -> EngineKind:
@@ -44,18 +49,20 @@ def parse_engine(text: str) -> EngineKind:
         raise UsageError(f"no engine {text!r}", hint="one of: sim, sglang") from None
 
 
-def up(engine: Engine = "sim") -> None:
+def up(engine: Engine = "sim", etcd: Etcd = None) -> None:
     from infctl.cli import io
     from infctl.cli.running import run_async
     from infctl.client import dev
 
     chosen = parse_engine(engine)
+    if etcd not in (None, 1, 3):
+        raise UsageError(f"{etcd} etcd members", hint="one of: 1, 3")
     if chosen.value == "sim":
         io.err("engine: simulated (infctl dev up --engine sglang runs the real one)")
-    running = run_async(dev.up(chosen, io.err))
+    running = run_async(dev.up(chosen, io.err, etcd))
     io.out(f"gateway  {running.gateway}")
     io.out(f"admin    {running.admin}")
-    io.out(f"etcd     {running.endpoint}  (context {dev.CONTEXT})")
+    io.out(f"etcd     {','.join(running.endpoints)}  (context {dev.CONTEXT})")
     io.err("next: infctl get groups, and infctl dev down to stop it")
 
 

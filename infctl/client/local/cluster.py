@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infctl.adapters.etcd import EtcdStore
-from infctl.adapters.etcd_server import EmbeddedEtcd, start_ticks
+from infctl.adapters.etcd_cluster import EmbeddedCluster
+from infctl.adapters.etcd_server import start_ticks
 from infctl.client.apply import apply_specs, to_specs
 from infctl.client.local.plan import GATEWAY, GROUPS, NODE, Engine, Layout, Profile, documents, profile
 from infctl.client.local.processes import ProcessBook, launched, send, wait_gone
@@ -41,19 +42,32 @@ NODED, GATEWAYD = "noded", "gateway"
 class Running:
     """Where a cluster that runs can be reached."""
 
-    endpoint: str
+    endpoints: tuple[str, ...]
     gateway: str
     admin: str
+
+    @property
+    def endpoint(self) -> str:
+        """One member that is as good as any."""
+        return self.endpoints[0]
 
 
 class LocalCluster:
     """One cluster over one folder. `say` gets a line for everything that takes longer than a moment."""
 
-    def __init__(self, layout: Layout, say: Say, *, listen: str = "127.0.0.1:0", cluster: str = "default") -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        say: Say,
+        *,
+        listen: str = "127.0.0.1:0",
+        cluster: str = "default",
+        etcd_members: int = 1,
+    ) -> None:
         self.layout = layout
         self.keys = Keys(cluster)
         self.book = ProcessBook(layout.book)
-        self.etcd = EmbeddedEtcd(layout.etcd)
+        self.etcd = EmbeddedCluster(layout.etcd(etcd_members), etcd_members)
         self._listen = listen
         self._say = say
 
@@ -61,15 +75,17 @@ class LocalCluster:
         """Bring up what does not run yet and wait until both groups serve. Raises StartFailed and the like."""
         chosen = profile(engine, self.layout, streams=streams)
         self.layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        running = await self.etcd.start()
-        self._say(f"etcd {running.version} {'joined' if self.etcd.attached else 'started'} at {running.endpoint}")
+        members = await self.etcd.start()
+        endpoints = tuple(member.endpoint for member in members)
+        how = "joined" if self.etcd.attached else "started"
+        self._say(f"etcd {members[0].version} {how} at {', '.join(endpoints)}")
         if engine is Engine.SIM:
             await self._write_sim_model()
-        self._spawn(running.endpoint)
-        store = EtcdStore([running.endpoint])
+        self._spawn(endpoints)
+        store = EtcdStore(endpoints)
         try:
             await self._apply(store, chosen)
-            return await self._wait_ready(store, running.endpoint, chosen)
+            return await self._wait_ready(store, endpoints, chosen)
         finally:
             await store.close()
 
@@ -88,8 +104,7 @@ class LocalCluster:
         for record in left:
             send(record, signal.SIGKILL)
         await wait_gone(left, 10.0)
-        if await self.etcd.stop():
-            stopped.append("etcd")
+        stopped += await self.etcd.stop()
         if engines:
             stopped.append(f"{len(engines)} engine processes")
         self.book.forget()
@@ -102,8 +117,8 @@ class LocalCluster:
             return ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def _spawn(self, endpoint: str) -> None:
-        common = ["--endpoints", endpoint, "--cluster", self.keys.cluster]
+    def _spawn(self, endpoints: tuple[str, ...]) -> None:
+        common = ["--endpoints", ",".join(endpoints), "--cluster", self.keys.cluster]
         if self.book.alive(NODED) is None:
             argv = [*program("infctl-noded", "infctl_daemon.node.main"), *common, "--node", NODE]
             argv += ["--state-dir", str(self.layout.node_state), "--run-dir", str(self.layout.node_run)]
@@ -134,7 +149,7 @@ class LocalCluster:
         async for applied in apply_specs(store, self.keys, to_specs(load_documents(sources))):
             self._say(f"{applied.address} {applied.outcome}")
 
-    async def _wait_ready(self, store: EtcdStore, endpoint: str, chosen: Profile) -> Running:
+    async def _wait_ready(self, store: EtcdStore, endpoints: tuple[str, ...], chosen: Profile) -> Running:
         loop = asyncio.get_running_loop()
         began = told = loop.time()
         shown: dict[str, str] = {}
@@ -148,7 +163,7 @@ class LocalCluster:
                     self._say(f"group/{name} {phase} ({waited:.1f} s)")
                     told = loop.time()
             if gateway is not None and all(phases[g] == "ready" for g in GROUPS) and await _ready(gateway.url):
-                return Running(endpoint, gateway.url, str(gateway.stats.get("admin", "")))
+                return Running(endpoints, gateway.url, str(gateway.stats.get("admin", "")))
             if waited > chosen.start_deadline:
                 raise DeadlineExceeded(
                     f"the groups are not ready after {chosen.start_deadline:.0f} s: "

@@ -38,9 +38,9 @@ class Layout:
 
     root: Path
 
-    @property
-    def etcd(self) -> Path:
-        return self.root / "etcd"
+    def etcd(self, members: int) -> Path:
+        """One member and three are different clusters with data of their own."""
+        return self.root / ("etcd" if members == 1 else f"etcd{members}")
 
     @property
     def node_state(self) -> Path:
