@@ -14,6 +14,7 @@ from typing import Any
 
 from infctl_daemon.engine.sim.frames import Answer
 from infctl_daemon.engine.sim.intake import Generate, Refused
+from infctl_daemon.engine.sim.logprobs import Lists
 from infctl_daemon.engine.sim.wire import PeerGone, dump, read
 
 
@@ -30,9 +31,12 @@ class Live:
 class Engine:
     """`on_tokens` is told the longest output of each batch (a fault may wait for it)."""
 
-    def __init__(self, weight_version: str, on_tokens: Callable[[int], None]) -> None:
+    def __init__(
+        self, weight_version: str, on_tokens: Callable[[int], None], decode: Callable[[int], str] = str
+    ) -> None:
         self._version = weight_version
         self._on_tokens = on_tokens
+        self.decode = decode
         self._live: dict[str, Live] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._asked: dict[int, asyncio.Future[Any]] = {}
@@ -65,13 +69,15 @@ class Engine:
     async def _read_output(self, reader: asyncio.StreamReader) -> None:
         while True:
             longest = 0
-            for rid, new, added, finish, prompt_tokens, cached in await read(reader):
+            for rid, new, added, finish, prompt_tokens, cached, logs in await read(reader):
                 live = self._live.get(rid)
                 if live is None:
                     continue
                 if finish is not None:
                     del self._live[rid]
                 live.answer.take(new, added, finish, prompt_tokens, cached)
+                if logs is not None and live.answer.logs is not None:
+                    live.answer.logs.take(*logs)
                 longest = max(longest, live.answer.completion)
                 live.changed.set()
             self.last_output = time.monotonic()
@@ -94,7 +100,8 @@ class Engine:
         """Raises `Refused` when the id is live."""
         if request.rid in self._live:
             raise Refused(f"Duplicate request ID detected: {request.rid}")
-        live = self._live[request.rid] = Live(Answer(request.rid, self._version))
+        logs = Lists(request.logs, self.decode) if request.logs is not None else None
+        live = self._live[request.rid] = Live(Answer(request.rid, self._version, logs))
         if request.too_long is not None:
             del self._live[request.rid]
             finish = {"type": "abort", "message": request.too_long, "status_code": 400, "err_type": "BadRequestError"}

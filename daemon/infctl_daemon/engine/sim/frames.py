@@ -10,6 +10,8 @@ import json
 import time
 from typing import Any
 
+from infctl_daemon.engine.sim.logprobs import Lists
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -22,12 +24,13 @@ class Answer:
     """What one request has answered so far. `updated` counts batches of tokens taken in."""
 
     __slots__ = (
-        "_head", "_ids", "_started", "_text", "_version", "cached", "completion", "finish", "first_sent",
+        "_head", "_ids", "_started", "_text", "_version", "cached", "completion", "finish", "first_sent", "logs",
         "prompt_tokens", "rid",
     )  # fmt: skip
 
-    def __init__(self, rid: str, weight_version: str) -> None:
+    def __init__(self, rid: str, weight_version: str, logs: Lists | None = None) -> None:
         self.rid = rid
+        self.logs = logs
         self.finish: dict[str, Any] | None = None
         self.prompt_tokens = 0
         self.cached = 0
@@ -59,12 +62,13 @@ class Answer:
             else b""
         )
         tail = b',"response_sent_to_client_ts":' + repr(time.time()).encode() if stamp else b""
+        logs = b"" if self.logs is None else self.logs.body()
         head = b'{"text":"' + self._text + b'","output_ids":[' + self._ids + b"]," + self._head
         if finish is not None and self.prompt_tokens == 0:
             return b"".join(
                 (
                     head, encode(finish), b',"weight_version":', self._version, b',"e2e_latency":',
-                    repr(time.perf_counter() - self._started).encode(), b",", spans, b'"completion_tokens":',
+                    repr(time.perf_counter() - self._started).encode(), b",", spans, logs, b'"completion_tokens":',
                     count, tail, b"}}",
                 )
             )  # fmt: skip
@@ -75,7 +79,7 @@ class Answer:
         return b"".join(
             (
                 head, b"null" if finish is None else encode(finish), b',"prompt_tokens":%d' % self.prompt_tokens,
-                b',"weight_version":', self._version, b',"num_retractions":0,"reasoning_tokens":0,',
+                b',"weight_version":', self._version, b',"num_retractions":0,', logs, b'"reasoning_tokens":0,',
                 b'"completion_tokens":', count, b',"cached_tokens":%d,' % self.cached, spans,
                 b'"cached_tokens_details":', detail, b',"dp_rank":null', latency, tail, b"}}",
             )
@@ -101,8 +105,9 @@ def refusal_frames(message: str) -> bytes:
 
 def malformed(problem: str, path: str) -> bytes:
     """HTTP body of a request that does not fit the schema."""
-    line = "{" + problem + "}"
-    message = f"1 validation error:\n  {line}\n\n    POST {path} [{line}]"
+    lines = ["{" + line + "}" for line in problem.split("\n")]
+    count = f"{len(lines)} validation error{'s' if len(lines) > 1 else ''}"
+    message = f"{count}:\n" + "".join(f"  {line}\n" for line in lines) + f"\n    {path} [{', '.join(lines)}]"
     return encode({"object": "error", "message": message, "type": "Bad Request", "param": None, "code": 400})
 
 

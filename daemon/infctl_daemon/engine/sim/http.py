@@ -21,15 +21,8 @@ from infctl_daemon.engine.sim.argv import Options
 from infctl_daemon.engine.sim.board import Board
 from infctl_daemon.engine.sim.engine import Engine
 from infctl_daemon.engine.sim.faults import Switches
-from infctl_daemon.engine.sim.intake import (
-    Contract,
-    Limits,
-    Malformed,
-    Refused,
-    one_token,
-    parse_json,
-    read_generate,
-)
+from infctl_daemon.engine.sim.intake import Limits, Refused, one_token, read_generate
+from infctl_daemon.engine.sim.schema import Contract, Malformed, parse_json
 from infctl_daemon.engine.sim.tokens import Vocabulary
 from infctl_daemon.engine.sim.wire import PeerGone
 
@@ -87,12 +80,16 @@ class Surface:
         self._vocab = vocab
         self._tokenizer = tokenizer
         self._switches = switches
+        engine.decode = self._decode_one
         self._name = options.served_model_name or options.model_path
         self._context = options.context_length or vocab.context
         self._limits = Limits(self._context, vocab.size, self._encode, options.deterministic, options.stream_interval)
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _decode_one(self, token: int) -> str:
+        return str(self._tokenizer.decode([token], skip_special_tokens=False))
 
     def app(self) -> web.Application:
         """The application that the engine's port serves."""

@@ -1,34 +1,23 @@
 """Reads the body of a /generate call: what SGLang refuses, and in which of its three ways.
 
-What stays true: a body that is not well-formed is HTTP 400 even for a stream (`Malformed`, `Contract`); one that is
-well-formed but cannot be served is `Refused`, which a stream gets as HTTP 200 with an error frame.
+What stays true: a body that is not well-formed is HTTP 400 even for a stream (see `schema`); one that is well-formed
+but cannot be served is `Refused`, which a stream gets as HTTP 200 with an error frame; one that only the scheduler
+refuses (`too_long`) becomes an abort frame.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-_FIELD_NAMES = (
-    "max_new_tokens stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty presence_penalty "
-    "repetition_penalty min_new_tokens n json_schema regex ebnf structural_tag ignore_eos skip_special_tokens "
-    "spaces_between_special_tokens no_stop_trim stream_interval logit_bias sampling_seed custom_params beam_width "
-    "watermark choice"
-)
-_FIELDS = _FIELD_NAMES.split()
+from infctl_daemon.engine.sim.logprobs import Wanted
+from infctl_daemon.engine.sim.schema import Malformed, check_contract, check_either, flag, parse_json, wrong
 
-
-class Malformed(Exception):
-    """Body that does not fit the schema; the text is one problem a line."""
-
-
-class Contract(Exception):
-    """sampling_params that do not fit the contract."""
+_POISON = -2
 
 
 class Refused(Exception):
@@ -60,6 +49,7 @@ class Generate:
     ids: list[int]
     params: dict[str, Any]
     too_long: str | None = None
+    logs: Wanted | None = None
 
 
 def one_token(rid: str) -> Generate:
@@ -74,25 +64,10 @@ def one_token(rid: str) -> Generate:
         "skip_special": True,
         "every": 1,
         "salt": 0,
+        "taste": (0.0, 0.0, 1.0, {}),
+        "logs": None,
     }
     return Generate(rid=rid, stream=False, ids=[0], params=params)
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def parse_json(raw: bytes) -> Any:
-    """The body as JSON; NaN and Infinity are not JSON. Raises `Malformed`."""
-    try:
-        return json.loads(raw, parse_constant=_reject_constant)
-    except ValueError as error:
-        at = getattr(error, "pos", 0)
-        raise Malformed(f"'type': 'json_invalid', 'loc': ('body', {at}), 'msg': 'JSON decode error'") from error
-
-
-def _wrong(field: str, kind: str, want: str, got: object) -> NoReturn:
-    raise Malformed(f"'type': '{kind}', 'loc': ('body', '{field}'), 'msg': 'Input should be {want}', 'input': {got!r}")
 
 
 def read_generate(raw: bytes, limits: Limits) -> Generate:
@@ -102,23 +77,25 @@ def read_generate(raw: bytes, limits: Limits) -> Generate:
         raise Malformed("'type': 'dataclass_type', 'loc': ('body',), 'msg': 'Input should be a dictionary'")
     text, ids, rid = body.get("text"), body.get("input_ids"), body.get("rid")
     if text is not None and not isinstance(text, str | list):
-        _wrong("text", "string_type", "a valid string", text)
+        wrong("text", "string_type", "a valid string", text)
     if ids is not None and not isinstance(ids, list):
         raise Malformed(
             f"'type': 'value_error', 'loc': ('body', 'input_ids'), "
             f"'msg': 'Value error, must be list or null; got {type(ids).__name__}', 'input': {ids!r}"
         )
     if rid is not None and not isinstance(rid, str | list):
-        _wrong("rid", "string_type", "a valid string", rid)
+        wrong("rid", "string_type", "a valid string", rid)
     for token in ids or ():
         if not isinstance(token, int) or isinstance(token, bool):
-            _wrong("input_ids", "int_type", "a valid integer", token)
-    stream = _flag(body.get("stream", False))
+            wrong("input_ids", "int_type", "a valid integer", token)
+    stream = flag("stream", body.get("stream", False))
+    text_in_logs = flag("return_text_in_logprobs", body.get("return_text_in_logprobs", False))
     given = body.get("sampling_params")
     if given is not None and not isinstance(given, dict):
-        _wrong("sampling_params", "dict_type", "a valid dictionary", given)
+        wrong("sampling_params", "dict_type", "a valid dictionary", given)
+    check_either(body)
     params = given or {}
-    _check_contract(params)
+    check_contract(params)
     if isinstance(text, list) or isinstance(rid, list) or params.get("n", 1) not in (1, None):
         raise Refused("Batches and n > 1 are not simulated.")
     if text is None and ids is None:
@@ -127,51 +104,25 @@ def read_generate(raw: bytes, limits: Limits) -> Generate:
         raise Refused("input_ids cannot be empty.")
     prompt: list[int] = ids if ids is not None else limits.encode(text or "")
     name = rid if isinstance(rid, str) else uuid.uuid4().hex
-    return _admit(name, stream, prompt, params, limits)
+    return _admit(name, stream, prompt, params, limits, _logs(body, text_in_logs, limits))
 
 
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in ("yes", "true", "on", "1", "y", "t"):
-        return True
-    if isinstance(value, str) and value.lower() in ("no", "false", "off", "0", "n", "f"):
-        return False
-    if value in (0, 1):
-        return bool(value)
-    _wrong("stream", "bool_parsing", "a valid boolean", value)
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return f"boolean `{str(value).lower()}`"
-    if isinstance(value, int):
-        return f"integer `{value}`"
-    if isinstance(value, float):
-        return f"floating point `{value}`"
-    if isinstance(value, str):
-        return f'string "{value}"'
-    return "sequence" if isinstance(value, list) else "map"
-
-
-def _check_contract(params: dict[str, Any]) -> None:
-    for name, value in params.items():
-        if name not in _FIELDS:
-            known = ", ".join(f"`{f}`" for f in _FIELDS)
-            raise Contract(f"unknown field `{name}`, expected one of {known}")
-        if value is None:
-            continue
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if name in ("max_new_tokens", "min_new_tokens", "n", "top_k", "sampling_seed") and not whole:
-            raise Contract(f"invalid type: {_kind(value)}, expected i64")
-        if name in ("temperature", "top_p", "min_p") and not (whole or isinstance(value, float)):
-            raise Contract(f"invalid type: {_kind(value)}, expected f64")
-        if name == "stop" and not isinstance(value, str | list):
-            raise Contract(f"invalid type: {_kind(value)}, expected a value or an array of values for StringOrList")
-        if name == "stop_token_ids" and not isinstance(value, list):
-            raise Contract(f"invalid type: {_kind(value)}, expected a sequence")
-        if name in ("ignore_eos", "no_stop_trim", "skip_special_tokens") and not isinstance(value, bool):
-            raise Contract(f"invalid type: {_kind(value)}, expected a boolean")
+def _logs(body: dict[str, Any], text: bool, limits: Limits) -> Wanted | None:
+    """What is asked for of log probabilities; the rest means nothing without return_logprob."""
+    ids = body.get("token_ids_logprob") or []
+    if not all(isinstance(t, int) and not isinstance(t, bool) for t in ids):
+        raise Refused("token_ids_logprob must be a flat list of integers.")
+    for token in ids:
+        if not 0 <= token < limits.vocab:
+            raise Refused(
+                f"token_ids_logprob contains out-of-vocabulary token id {token}; valid range is [0, {limits.vocab})."
+            )
+    if not body.get("return_logprob"):
+        return None
+    start, top = body.get("logprob_start_len"), body.get("top_logprobs_num") or 0
+    if isinstance(start, list) or isinstance(top, list):
+        start, top = _POISON, 0  # a list for one prompt reaches the scheduler and ends it
+    return Wanted(-1 if start is None else start, top, tuple(ids), text)
 
 
 def _value(params: dict[str, Any], name: str, default: Any) -> Any:
@@ -179,7 +130,9 @@ def _value(params: dict[str, Any], name: str, default: Any) -> Any:
     return default if value is None else value
 
 
-def _admit(rid: str, stream: bool, ids: list[int], params: dict[str, Any], limits: Limits) -> Generate:
+def _admit(
+    rid: str, stream: bool, ids: list[int], params: dict[str, Any], limits: Limits, logs: Wanted | None
+) -> Generate:
     longest = limits.context - 2 - len(ids)
     max_new = params.get("max_new_tokens", 128)
     min_new = _value(params, "min_new_tokens", 0)
@@ -192,6 +145,9 @@ def _admit(rid: str, stream: bool, ids: list[int], params: dict[str, Any], limit
         raise Refused(f"top_p must be in (0, 1], got {top_p}.")
     if top_k < 1 and top_k != -1:
         raise Refused(f"top_k must be -1 (disable) or at least 1, got {top_k}.")
+    min_p = _value(params, "min_p", 0.0)
+    if not 0 <= min_p <= 1:
+        raise Refused(f"min_p must be in [0, 1], got {min_p}.")
     if max_new is not None and max_new < 0:
         raise Refused(f"max_new_tokens must be at least 0, got {max_new}.")
     if min_new < 0 or (max_new is not None and min_new > max_new):
@@ -213,6 +169,11 @@ def _admit(rid: str, stream: bool, ids: list[int], params: dict[str, Any], limit
             f"Input length ({len(ids)} tokens) exceeds the maximum allowed length ({limits.longest_prompt} tokens). "
             "Use a shorter input or enable --allow-auto-truncate."
         )
+    elif logs is not None and logs.start > len(ids):
+        too_long = (
+            f"req.logprob_start_len={logs.start} is higher than the number of input tokens "
+            f"len(req.origin_input_ids)={len(ids)}. Please use a smaller logprob_start_len."
+        )
     stop = _value(params, "stop", [])
     every = _value(params, "stream_interval", limits.stream_interval) if stream else 50
     return Generate(
@@ -220,6 +181,7 @@ def _admit(rid: str, stream: bool, ids: list[int], params: dict[str, Any], limit
         stream=stream,
         ids=ids,
         too_long=too_long,
+        logs=logs,
         params={
             "max_new": longest if max_new is None else min(max_new, longest),
             "min_new": min_new,
@@ -229,14 +191,38 @@ def _admit(rid: str, stream: bool, ids: list[int], params: dict[str, Any], limit
             "no_stop_trim": _value(params, "no_stop_trim", False),
             "skip_special": _value(params, "skip_special_tokens", True),
             "every": max(1, every),
-            "salt": _salt(temperature, params.get("sampling_seed"), limits.deterministic),
+            "salt": _salt(temperature, top_k, params.get("sampling_seed"), limits.deterministic),
+            "taste": _taste(params, limits),
+            "logs": None if logs is None else (logs.start, logs.top, logs.ids),
         },
     )
 
 
-def _salt(temperature: float, seed: int | None, deterministic: bool) -> int:
+def _taste(params: dict[str, Any], limits: Limits) -> tuple[float, float, float, dict[int, float]]:
+    """Penalties and biases; raises `Refused`."""
+    for name in ("frequency_penalty", "presence_penalty"):
+        value = _value(params, name, 0.0)
+        if not -2 <= value <= 2:
+            raise Refused(f"{name} must be in [-2, 2], got {value}.")
+    repetition = _value(params, "repetition_penalty", 1.0)
+    if not 0 < repetition <= 2:
+        raise Refused(f"repetition_penalty must be in (0, 2] (1.0 = no penalty), got {repetition}.")
+    bias: dict[int, float] = {}
+    for key, value in _value(params, "logit_bias", {}).items():
+        try:
+            token = int(key)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        if not 0 <= token < limits.vocab:
+            raise Refused(f"logit_bias must has keys in [0, {limits.vocab - 1}], got {token}.")
+        bias[token] = float(value)
+    frequency, presence = _value(params, "frequency_penalty", 0.0), _value(params, "presence_penalty", 0.0)
+    return frequency, presence, repetition, bias
+
+
+def _salt(temperature: float, top_k: int, seed: int | None, deterministic: bool) -> int:
     """0 for greedy; else the seed counts in deterministic mode only, as in SGLang."""
-    if temperature == 0:
+    if temperature == 0 or top_k == 1:
         return 0
     if deterministic:
         return (42 if seed is None else seed) * 2 + 1

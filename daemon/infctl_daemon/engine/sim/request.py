@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from infctl_daemon.engine.sim.odds import Asked, Odds, Taste
 from infctl_daemon.engine.sim.tokens import Vocabulary, fold
 
 Finish = dict[str, Any]
@@ -20,8 +21,8 @@ class Request:
 
     __slots__ = (
         "_banned", "_decode", "_eos_every", "_hold", "_ignore_eos", "_longest", "_max_new", "_min_new",
-        "_missing", "_salt", "_stop_ids", "_stops", "_vocab", "aborted", "cached", "every", "ids", "opened",
-        "out", "rid", "sent", "state", "trim",
+        "_missing", "_salt", "_stop_ids", "_stops", "_taste", "_vocab", "aborted", "asked", "cached", "every", "ids",
+        "input_logs", "opened", "out", "output_logs", "rid", "sent", "state", "trim",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +57,10 @@ class Request:
         self._longest = max((len(s) for s in self._stops), default=0)
         self._salt: int = params["salt"]
         self._hold = False
+        self._taste = Taste(*params["taste"])
+        self.asked: Asked | None = Asked(*params["logs"]) if params["logs"] is not None else None
+        self.input_logs: list[Any] = []
+        self.output_logs: list[Any] = []
 
     @property
     def held_tokens(self) -> int:
@@ -67,14 +72,45 @@ class Request:
             return {"type": "length", "length": 0}
         banned = self._banned if len(self.out) < self._min_new else ()
         salt = self._salt ^ (0x5EED if wrong else 0)
-        if self._eos_every and not self._ignore_eos and not banned and self.state % self._eos_every == 0:
-            token = min(self._vocab.eos, default=0)
-        else:
+        first = self._forced(self.state) if not banned else None
+        taste = self._taste
+        if first is not None and taste.plain:
+            token = first
+        elif taste.plain:
             token = self._vocab.choose(self.state, salt, self._missing, banned)
+        else:
+            odds = Odds(self._vocab, self.state, self._missing, salt=salt, banned=banned, first=first, taste=taste)
+            token = odds.best()
+        if self.asked is not None:
+            odds = Odds(self._vocab, self.state, self._missing, banned=banned, first=first, taste=taste)
+            self.output_logs.append(self.asked.entry(odds, token))
+        if taste.penalises:
+            taste.counts[token] = taste.counts.get(token, 0) + 1
         self.out.append(token)
         self._missing = self._vocab.after(token, self._missing)
         self.state = fold(self.state, token)
         return self._finish(token)
+
+    def _forced(self, state: int) -> int | None:
+        """The end-of-text token where this state ends a text."""
+        if self._eos_every and not self._ignore_eos and state % self._eos_every == 0:
+            return min(self._vocab.eos, default=0)
+        return None
+
+    def log_input(self, start: int) -> None:
+        """Log probabilities of the prompt from `asked.start` on, given the state of the empty prefix."""
+        if self.asked is None or self.asked.start < 0:
+            return
+        asked = self.asked
+        state, missing = start, 0
+        for position, token in enumerate(self.ids):
+            if position == asked.start:
+                self.input_logs.append((None, token, None, None))
+            elif position > asked.start:
+                odds = Odds(self._vocab, state, missing, first=self._forced(state))
+                self.input_logs.append(asked.entry(odds, token))
+            missing = self._vocab.after(token, missing)
+            state = fold(state, token)
 
     def _finish(self, token: int) -> Finish | None:
         if self.aborted:

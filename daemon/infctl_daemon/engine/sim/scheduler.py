@@ -112,7 +112,7 @@ class Scheduler:
         limit = self._options.max_queued_requests
         if limit is not None and len(self._waiting) >= limit:
             full = {"type": "abort", "status_code": 503, "message": "The request queue is full."}
-            self._output.send([(rid, [], full, 0, 0, None)])
+            self._output.send([(rid, [], full, 0, 0, None, None)])
             return
         sequence = Request(rid, ids, params, self._vocab, self._text, self._options.eos_every)
         self._waiting.append(sequence)
@@ -123,7 +123,7 @@ class Scheduler:
         for sequence in self._waiting:
             if sequence.rid.startswith(prefix):
                 finish = {"type": "abort", "message": "Abort in waiting queue"}
-                gone.append((sequence.rid, [], finish, 0, 0, None))
+                gone.append((sequence.rid, [], finish, 0, 0, None, None))
             else:
                 kept.append(sequence)
         self._waiting = kept
@@ -172,6 +172,13 @@ class Scheduler:
         cache = self._cache
         seen = self._options.radix_cache
         last = len(sequence.ids) - 1
+        if sequence.asked is not None:
+            start = sequence.asked.start
+            if start < -1 or sequence.asked.top > self._vocab.size:
+                raise RuntimeError(f"log probabilities that the engine cannot give: {sequence.asked}")  # SGLang dies
+            if start >= 0:
+                last = min(last, start)
+            sequence.log_input(self._origin)
         for position, token in enumerate(sequence.ids):
             state = fold(state, token)
             if seen and position < last and state in cache:
@@ -217,7 +224,11 @@ class Scheduler:
             sequence.opened = True
             new = sequence.out[sequence.sent :]
             sequence.sent = len(sequence.out)
-            out.append((sequence.rid, new, finish, len(sequence.ids), sequence.cached, opening))
+            logs = None
+            if sequence.asked is not None:
+                logs = (sequence.input_logs if opening is not None else None, sequence.output_logs)
+                sequence.output_logs = []
+            out.append((sequence.rid, new, finish, len(sequence.ids), sequence.cached, opening, logs))
             if finish is not None:
                 done.append(sequence)
         if out:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from infctl_daemon.engine.sim.intake import Malformed
 from infctl_daemon.engine.sim.model import render_chat
+from infctl_daemon.engine.sim.schema import Malformed
 
 
 def tokenize(body: Any, encode: Callable[[str], list[int]], context: int) -> dict[str, Any]:

@@ -85,24 +85,40 @@ class Vocabulary:
             return max(0, need - back)
         return 0
 
+    def _draw(self, x: int, missing: int) -> int:
+        if missing and self.tails:
+            return self.tails[x & 63]
+        kind = x & 127
+        if kind < 2 and self.leads:
+            return self.leads[(x >> 8) % len(self.leads)]
+        if kind < 12:
+            return self.other[(x >> 8) % len(self.other)]
+        return self.words[(x >> 8) % len(self.words)]
+
     def choose(self, state: int, salt: int, missing: int, banned: Container[int] = ()) -> int:
         """The token that follows a prefix; `missing` as of `missing()`, `banned` ids are passed over."""
         x = mix(state ^ salt)
         for _ in range(64):
-            if missing and self.tails:
-                token = self.tails[x & 63]
-            else:
-                kind = x & 127
-                if kind < 2 and self.leads:
-                    token = self.leads[(x >> 8) % len(self.leads)]
-                elif kind < 12:
-                    token = self.other[(x >> 8) % len(self.other)]
-                else:
-                    token = self.words[(x >> 8) % len(self.words)]
+            token = self._draw(x, missing)
             if token not in banned:
                 return token
             x = mix(x + 1)
         return token
+
+    def draws(
+        self, state: int, salt: int, missing: int, banned: Container[int], first: int | None, count: int
+    ) -> list[int]:
+        """Up to `count` different tokens in the order of preference; without `first` it begins as `choose` does."""
+        found: dict[int, None] = {} if first is None else {first: None}
+        x = mix(state ^ salt)
+        for _ in range(64 + count):
+            token = self._draw(x, missing)
+            if token not in banned:
+                found[token] = None
+                if len(found) == count:
+                    break
+            x = mix(x + 1)
+        return list(found)
 
     def after(self, token: int, missing: int) -> int:
         """`missing` once `token` has been appended."""
