@@ -158,7 +158,11 @@ def test_sampling_out_of_range_is_refused(fields, param):
         ({"top_logprobs_num": 51}, "top_logprobs_num"),
         ({"top_logprobs_num": True}, "top_logprobs_num"),
         ({"logprob_start_len": -2}, "logprob_start_len"),
+        ({"logprob_start_len": 4}, "logprob_start_len"),
         ({"logprob_start_len": "0"}, "logprob_start_len"),
+        ({"top_logprobs_num": [2]}, "top_logprobs_num"),
+        ({"return_logprob": "yes"}, "return_logprob"),
+        ({"return_logprob": [True]}, "return_logprob"),
         ({"token_ids_logprob": [50]}, "token_ids_logprob"),
         ({"token_ids_logprob": 5}, "token_ids_logprob"),
         ({"sampling_params": {"stop": 5}}, "stop"),
@@ -166,7 +170,7 @@ def test_sampling_out_of_range_is_refused(fields, param):
     ],
 )
 def test_log_probabilities_and_stops_out_of_range_are_refused(fields, param):
-    assert refused(fit, native(return_logprob=True, **fields), [1, 2, 3], **FITS).param == param
+    assert refused(fit, native(**{"return_logprob": True, **fields}), [1, 2, 3], **FITS).param == param
 
 
 def test_no_new_token_is_a_wish_only_where_the_prompt_is_shown():

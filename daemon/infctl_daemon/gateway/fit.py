@@ -47,7 +47,7 @@ def fit(asked: Asked, prompt_ids: list[int], *, context_length: int, vocab_size:
             code="context_length_exceeded",
         )
     sampling = _sampling(asked, max_new, vocab_size, deterministic=deterministic)
-    _check_logprobs(asked.extra, vocab_size)
+    _check_logprobs(asked.extra, vocab_size, len(prompt_ids))
     stop = asked.sampling.get("stop") or []
     stops = [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or len(stops) > MAX_STOPS or not all(isinstance(s, str) for s in stops):
@@ -55,15 +55,17 @@ def fit(asked: Asked, prompt_ids: list[int], *, context_length: int, vocab_size:
     return Job(asked, prompt_ids, sampling, tuple(stops), Logprobs() if asked.extra.get("return_logprob") else None)
 
 
-def _check_logprobs(extra: dict[str, Any], vocab_size: int) -> None:
-    """What the engine would believe, and some of which would end it."""
+def _check_logprobs(extra: dict[str, Any], vocab_size: int, prompt: int) -> None:
+    """An engine ends on more alternatives than its vocabulary has, on a list of counts, on a start below -1."""
+    if type(extra.get("return_logprob", False)) is not bool:
+        raise invalid("return_logprob is true or false", "return_logprob")
     most = min(MAX_ALTERNATIVES, vocab_size)
     top = extra.get("top_logprobs_num")
     if top is not None and (type(top) is not int or not 0 <= top <= most):
         raise invalid(f"top_logprobs_num must be between 0 and {most}", "top_logprobs_num")
     start = extra.get("logprob_start_len")
-    if start is not None and (type(start) is not int or start < -1):
-        raise invalid("logprob_start_len must be -1 or a position in the prompt", "logprob_start_len")
+    if start is not None and (type(start) is not int or not -1 <= start <= prompt):
+        raise invalid(f"logprob_start_len must be between -1 and the prompt's {prompt} tokens", "logprob_start_len")
     picked = extra.get("token_ids_logprob")
     if picked is not None and (
         not isinstance(picked, list) or not all(type(t) is int and 0 <= t < vocab_size for t in picked)
