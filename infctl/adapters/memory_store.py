@@ -62,6 +62,7 @@ class MemoryStore:
         self.compact_revision = 0
         self.history: list[WatchEvent] = []
         self.unclear_writes = 0
+        self.replaced = ""
         self._unavailable = False
         self._closed = False
         self._now: dict[str, KeyValue] = {}
@@ -92,6 +93,9 @@ class MemoryStore:
         if lease.timer:
             lease.timer.cancel()
         self._write([Delete(key) for key in sorted(lease.keys)])
+
+    def expect(self, cluster_id: int, revision: int) -> None:
+        """There is no other database here: what was known is not needed."""
 
     async def get(self, key: str, *, timeout: float = 5.0) -> KeyValue | None:
         self._check()

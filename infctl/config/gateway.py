@@ -19,11 +19,17 @@ def _listen(text: str) -> str:
     return text
 
 
+STATE_DIR = "/var/lib/infctl/gateway"
+SNAPSHOT_MAX_AGE = 900.0
 Listen = Annotated[str, AfterValidator(_listen)]
 
 
 class GatewayConfig(Part):
-    """`infctl-gateway --config`. `listen` serves clients, `admin` operators; no name means host and port."""
+    """`infctl-gateway --config`. `listen` serves clients, `admin` operators; no name means host and port.
+
+    `state_dir` keeps the routing snapshot: a gateway that starts while etcd is away serves from it, unless it is older
+    than `snapshot_max_age_seconds` (0: never).
+    """
 
     api_version: Literal["infctl/v1"] = "infctl/v1"
     kind: Literal["GatewayConfig"] = "GatewayConfig"
@@ -32,6 +38,8 @@ class GatewayConfig(Part):
     endpoints: list[str] = Field(default_factory=list)
     listen: Listen = "127.0.0.1:8080"
     admin: Listen = "127.0.0.1:8081"
+    state_dir: str = STATE_DIR
+    snapshot_max_age_seconds: float = Field(default=SNAPSHOT_MAX_AGE, ge=0, allow_inf_nan=False)
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
     limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")
 

@@ -8,6 +8,7 @@ Promises every implementation keeps (tests/contract/test_store_contract.py runs 
   the history was compacted, the caller gets one `Relist` with the whole prefix, and events go on from there;
 * a watch never ends by itself: it reconnects until it is closed. While it is cut off from every member
   it yields `Interrupted` once, so that a reader can show how old its view is;
+* a database that is certainly another one (cluster id, or a revision that fell) is never read or written: `replaced`;
 * every call ends within its `timeout` (seconds).
 
 Keys are `str`, values `bytes`. Revisions are the store's own, strictly rising.
@@ -236,6 +237,15 @@ class Store(Protocol):
 
     def watch(self, prefix: str, *, start_revision: int) -> AsyncIterator[WatchItem]:
         """Everything under `prefix` from `start_revision` on (that one included). Close it with `aclose()`."""
+        ...
+
+    @property
+    def replaced(self) -> str:
+        """Why this store is held for another database than it was; every call is refused from then on. Empty if not."""
+        ...
+
+    def expect(self, cluster_id: int, revision: int) -> None:
+        """What is known from an earlier life: another database, or an older state of it, is not believed."""
         ...
 
     async def compact(self, revision: int, *, timeout: float = 5.0) -> None: ...

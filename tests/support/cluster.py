@@ -46,6 +46,7 @@ class Cluster:
         if record:
             self.env["INFCTL_RECORD"] = str(self.record_dir)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.gateway_flags: list[str] = []
         self.url = ""
         self.admin = ""
 
@@ -61,8 +62,9 @@ class Cluster:
 
     async def start_gateway(self, command: Sequence[str] = ()) -> None:
         before = self.log("gateway").count("gateway.listening") if (self.folder / "gateway.log").exists() else 0
-        run = command or [str(BIN / "infctl-gateway")]
-        self.spawn("gateway", [*run, "--name", "gw1", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+        run = list(command or [str(BIN / "infctl-gateway")])
+        run = [*run, "--name", "gw1", "--state-dir", str(self.folder / "gateway"), *self.gateway_flags]
+        self.spawn("gateway", [*run, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
         await until(lambda: self.log("gateway").count("gateway.listening") > before, 15, "the gateway listens")
         line = [one for one in self.log("gateway").splitlines() if "gateway.listening" in one][-1]
         self.url = re.search(r'"url": "([^"]+)"', line)[1]  # type: ignore[index]

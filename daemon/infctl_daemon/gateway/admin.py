@@ -7,6 +7,7 @@ from aiohttp import web
 from infctl_daemon.gateway.core import Core
 from infctl_daemon.gateway.http import CORE, json_response
 from infctl_daemon.gateway.journal import Journal
+from infctl_daemon.gateway.readiness import store_state
 
 JOURNAL = web.AppKey("journal", Journal)
 
@@ -51,6 +52,9 @@ async def status(request: web.Request) -> web.Response:
             "quarantined": core.fleet.quarantined(),
             "counters": dict(core.counters),
             "journal": {"lag": journal.lag, "written": journal.written, "dropped": journal.dropped},
+            "in_doubt": sorted(launch for launch, _ in core.fleet.doubts.items()),
+            "store": store_state(core.fleet),
+            "from_snapshot": core.fleet.source == "snapshot",
             "snapshot_revision": core.fleet.revision,
         }
     )

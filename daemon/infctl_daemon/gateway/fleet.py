@@ -1,153 +1,94 @@
-"""The routing table: what the store says about endpoints, kept by watches, minus what this gateway saw fail.
+"""Keeps the routing table by the store: one list at one revision, then every change after it, for as long as we live.
 
-An endpoint is routable when its launch is the one that the highest generation seen of its group registers, no fault
-notice names it, its key is known, its tokenizer is loaded and checked, and it is not quarantined here. A store that is
-away changes nothing: the last table stays (R5). An endpoint that leaves without a notice lost its lease and nothing
-else: it stays for as long as it proves that it lives, until its owner registers it again (R7, `vigil`).
+Kept true: a store that is away changes nothing, the last table stays (R5); a gateway that starts meanwhile begins with
+the table that it kept on disk, in which nobody is believed without a probe; the store's own word replaces it at once.
+Another database than the one we knew is not believed, and said aloud.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import structlog
-from tokenizers import Tokenizer
 
 from infctl.domain.errors import ConfigError, StoreError
-from infctl.domain.model import Endpoint, EndpointState
 from infctl.ports.store import Alive, Events, Interrupted, KeyValue, Relist, Store, WatchItem
+from infctl.store import stamp
 from infctl.store.codec import BadRecord, decode
 from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, FaultNotice, Generation, PoolSpec, Secret
-from infctl_daemon.gateway.vigil import Doubts
+from infctl_daemon.gateway.snapshot import Refused, Snapshot, SnapshotFile
+from infctl_daemon.gateway.table import UNREGISTERED_GRACE, Table
 from infctl_daemon.gateway.vocabulary import Vocabularies
 
 log = structlog.get_logger()
 RETRY_FIRST = 0.2
 RETRY_MOST = 5.0
-FAULTS_KEPT = 4096
-LAUNCHES_KEPT = 1024
-UNREGISTERED_GRACE = 20.0
+SNAPSHOT_AFTER = 1.0  # how long a start waits for the store before it looks at its disk
 
 
-class Fleet:
-    """`on_fault(launch, reason, fault_id)` runs in the watch's own task, as soon as a notice is seen."""
+class Fleet(Table):
+    """`source` is "store", "snapshot" (the file, until the store answers) or "" (nothing was read yet)."""
 
-    def __init__(self, store: Store, keys: Keys, vocabularies: Vocabularies, grace: float = UNREGISTERED_GRACE) -> None:
-        """`grace`: how long (seconds) a launch without an endpoint in a store that answers is waited for."""
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        vocabularies: Vocabularies,
+        grace: float = UNREGISTERED_GRACE,
+        file: SnapshotFile | None = None,
+    ) -> None:
+        super().__init__(vocabularies, grace)
         self._store = store
         self._keys = keys
         self._prefixes = (keys.endpoints, keys.secrets, keys.faults, keys.groups, keys.pools)
-        self._vocabularies = vocabularies
-        self._records: dict[str, EndpointRecord] = {}
-        self._secrets: dict[str, Secret] = {}
-        self._views: dict[str, Endpoint] = {}
-        self._generations: dict[str, Generation] = {}
-        self._faults: dict[str, FaultNotice] = {}
-        self._pools: dict[str, PoolSpec] = {}
-        self._quarantine: dict[str, str] = {}
+        self._file = file
         self._cut: set[str] = set()
-        self._grace = grace
-        self.doubts = Doubts()
-        self.load: dict[str, int] = {}
-        self.dispatched: dict[str, tuple[int, float]] = {}
+        self._heard = False
+        self.source = ""
+        self.cluster_id = 0
         self.revision = 0
         self.fresh_at = 0.0
         self.ready = asyncio.Event()
-        self.on_fault: Callable[[FaultNotice], None] = lambda notice: None
+        self.on_replaced: Callable[[str], None] = lambda message: None
 
-    # what routing sees
-    def endpoints(self) -> Iterator[Endpoint]:
-        """Every endpoint that may get work now."""
-        for record in self._records.values():
-            if self._routable(record):
-                yield self._views[record.group]
-
-    def _routable(self, record: EndpointRecord) -> bool:
-        launch = record.launch
-        registered = self._generations.get(record.group)
-        return (
-            # between a raised generation and its endpoint the launch is the registered one all the same
-            (registered is None or record.generation >= registered.generation or launch == registered.launch)
-            and launch not in self._faults
-            and self.doubts.allows(launch)
-            and launch not in self._quarantine
-            and (secret := self._secrets.get(record.group)) is not None
-            and secret.launch == launch
-            and self._vocabularies.get(record.tokenizer_digest) is not None
-        )
-
-    def models(self) -> list[str]:
-        """Every model of a pool, whether a group is ready for it or not."""
-        return sorted({p.model for p in self._pools.values()} | {r.model for r in self._records.values()})
-
-    def serves(self, model: str) -> bool:
-        return model in self.models()
-
-    def example(self, model: str) -> EndpointRecord | None:
-        """Some routable endpoint of the model: what a prompt is checked against."""
-        routable = [r for r in self._records.values() if r.model == model and self._routable(r)]
-        return min(routable, key=lambda r: r.context_length, default=None)
-
-    def record(self, launch: str) -> EndpointRecord | None:
-        return next((r for r in self._records.values() if r.launch == launch), None)
-
-    def api_key(self, launch: str) -> str:
-        return next((s.api_key for s in self._secrets.values() if s.launch == launch), "")
-
-    def tokenizer(self, digest: str) -> Tokenizer | None:
-        return self._vocabularies.get(digest)
-
-    def faulted(self, launch: str) -> FaultNotice | None:
-        return self._faults.get(launch)
-
-    def note_dispatch(self, launch: str, count: int, at_ms: float) -> None:
-        """`count` attempts were sent to the launch by now, the last at `at_ms`; the oldest launches are forgotten."""
-        self.dispatched[launch] = (count, at_ms)
-        if len(self.dispatched) > LAUNCHES_KEPT:
-            self.dispatched.pop(next(iter(self.dispatched)))
-
-    # what this gateway saw itself
-    def quarantine(self, launch: str, why: str) -> bool:
-        """Keep new work away from a launch until it proves itself; False when it already was kept away."""
-        if launch in self._quarantine:
-            return False
-        self._quarantine[launch] = why
-        return True
-
-    def release(self, launch: str) -> None:
-        self._quarantine.pop(launch, None)
-
-    def quarantined(self) -> dict[str, str]:
-        return dict(self._quarantine)
-
-    # what the store does not vouch for now
     @property
     def away(self) -> bool:
         """The store does not tell us news at this moment."""
         return bool(self._cut)
 
-    def address(self, launch: str) -> tuple[str, str] | None:
-        record = self.record(launch)
-        return (record.url, self.api_key(launch)) if record else None
+    @property
+    def replaced(self) -> str:
+        """Why the store is held for another database; empty while it is not."""
+        return self._store.replaced
 
-    def forget(self, launch: str) -> None:
-        """Nobody vouches for the launch any more."""
-        if (record := self.record(launch)) is not None:
-            self._drop(record.group)
-        self.doubts.settle(launch)
+    def capture(self) -> Snapshot:
+        """The table as the store last vouched for it."""
+        old_ms = (asyncio.get_running_loop().time() - self.fresh_at) * 1000.0
+        taken_ms = stamp.now_ms() - old_ms
+        return Snapshot(
+            cluster=self._keys.cluster,
+            cluster_id=self.cluster_id,
+            revision=self.revision,
+            taken_ms=taken_ms,
+            taken_at=stamp.text_of(taken_ms),
+            endpoints=list(self._records.values()),
+            secrets=dict(self._secrets),
+            generations=dict(self._generations),
+            faults=list(self._faults.values()),
+            pools=dict(self._pools),
+        )
 
-    # keeping the table
     async def run(self) -> None:
         """List once, then follow; both again after trouble. Ends only when cancelled."""
         delay, told = RETRY_FIRST, False
         while True:
             try:
-                revision = await self._list()
+                revision = await (self._list() if self.source else self._begin())
             except StoreError as error:
                 if not told:
-                    log.warning("store.unavailable", why=error.message, hint=error.hint)
+                    log.warning("store.unavailable", why=error.message, reason=error.reason, hint=error.hint)
                     told = True
                 self._cut.add("")
                 await asyncio.sleep(delay)
@@ -157,6 +98,7 @@ class Fleet:
                 log.info("store.available", revision=revision)
             delay, told = RETRY_FIRST, False
             self._cut.clear()
+            self.source = "store"
             self.ready.set()
             try:
                 async with asyncio.TaskGroup() as group:
@@ -167,9 +109,91 @@ class Fleet:
                 # a watch is not meant to end: list again rather than serve from a table nobody updates
                 log.warning("watch.ended", why=str(errors.exceptions[0]))
 
+    # beginning
+    async def _begin(self) -> int:
+        """The first list; where the store keeps us waiting, the file is served from meanwhile."""
+        snapshot = self._read_file()
+        listing = asyncio.ensure_future(self._list())
+        try:
+            await asyncio.wait({listing}, timeout=SNAPSHOT_AFTER)
+            if snapshot is None:
+                return await listing
+            if not self._heard:
+                await self._restore(snapshot)
+                return await listing
+            revision = await listing
+        finally:
+            listing.cancel()
+        self._compare(snapshot, revision)
+        return revision
+
+    def _read_file(self) -> Snapshot | None:
+        if self._file is None:
+            return None
+        try:
+            return self._file.read()
+        except Refused as why:
+            self._refuse(str(why))
+            return None
+
+    def _refuse(self, why: str) -> None:
+        assert self._file is not None
+        log.warning("snapshot.refused", file=str(self._file.path), why=why)
+        self._file = None  # said once
+
+    async def _restore(self, snapshot: Snapshot) -> None:
+        """Begin with what an earlier life knew. Nothing in it is proven, and the store must be able to follow it."""
+        assert self._file is not None  # it was read from there
+        left = self._file.max_age - snapshot.age()
+        if left <= 0:
+            self._refuse(f"it is {snapshot.age():.0f} s old, more than {self._file.max_age:g} s")
+            return
+        now = asyncio.get_running_loop().time()
+        # one go without a pause: the store's word may come at any moment, and must find all of it or nothing
+        for group, generation in snapshot.generations.items():
+            self.put_generation(group, generation)
+        for notice in snapshot.faults:
+            self.put_fault(notice)
+        for pool, spec in snapshot.pools.items():
+            self.put_pool(pool, spec)
+        for group, secret in snapshot.secrets.items():
+            self.put_secret(group, secret)
+        for record in snapshot.endpoints:
+            self.put_endpoint(record, proven=False, until=now + left)
+        self._cut.add("")
+        self._store.expect(snapshot.cluster_id, snapshot.revision)
+        self.cluster_id, self.revision = snapshot.cluster_id, snapshot.revision
+        self.fresh_at = now - snapshot.age()
+        self.source = "snapshot"
+        self.ready.set()
+        log.warning(
+            "snapshot.served",
+            file=str(self._file.path),
+            age_s=round(snapshot.age(), 1),
+            revision=snapshot.revision,
+            endpoints=len(snapshot.endpoints),
+        )
+        for record in snapshot.endpoints:
+            await self._load_tokenizer(record)
+
+    def _compare(self, snapshot: Snapshot, revision: int) -> None:
+        """The store was there at once: our file only tells whether it still is the database that we knew."""
+        if snapshot.cluster_id != self.cluster_id:
+            was, now = f"cluster id {snapshot.cluster_id:x}", f"{self.cluster_id:x}"
+        elif revision < snapshot.revision:
+            was, now = f"revision {snapshot.revision}", str(revision)
+        else:
+            return
+        message = f"the store had {was} at {snapshot.taken_at}, and has {now} now: another database, or a restored one"
+        log.error("store.replaced", message=message, hint="check it; what it says is served from here on")
+        self.on_replaced(message)
+
+    # following
     async def _list(self) -> int:
         first = await self._store.range(self._prefixes[0])
         rest = [(p, await self._store.range(p, revision=first.revision)) for p in self._prefixes[1:]]
+        self.cluster_id = (await self._store.status()).cluster_id
+        self._heard = True
         # endpoints come last, when all that can speak against them is known
         for prefix, listed in (*rest, (self._prefixes[0], first)):
             await self._replace(prefix, listed.kvs)
@@ -219,78 +243,31 @@ class Fleet:
         return set()  # faults and generations are facts: a missing key does not undo them
 
     async def _put(self, key: str, value: bytes) -> None:
-        parts = self._keys.parts(key)
         try:
-            match parts:
-                case ("endpoints", group):
+            match self._keys.parts(key):
+                case ("endpoints", _):
                     record = decode(EndpointRecord, value)
-                    before = self._records.get(group)
-                    if before is not None and before.launch != record.launch:
-                        self._quarantine.pop(before.launch, None)
-                        self.doubts.settle(before.launch)
-                    self._records[group] = record
-                    self._views[group] = _endpoint(record)
-                    self.doubts.settle(record.launch)
+                    self.put_endpoint(record)
                     await self._load_tokenizer(record)
                 case ("secrets", group):
-                    self._secrets[group] = decode(Secret, value)
+                    self.put_secret(group, decode(Secret, value))
                 case ("faults", _, _):
-                    self._fault(decode(FaultNotice, value))
+                    self.put_fault(decode(FaultNotice, value))
                 case ("pools", pool, "spec"):
-                    self._pools[pool] = decode(PoolSpec, value)
+                    self.put_pool(pool, decode(PoolSpec, value))
                 case ("groups", group, "generation"):
-                    self._registered(group, decode(Generation, value))
+                    self.put_generation(group, decode(Generation, value))
         except BadRecord as error:
             log.warning("store.bad_record", key=key, why=error.message)
 
     def _delete(self, key: str) -> None:
         match self._keys.parts(key):
-            case ("endpoints", group) if (record := self._records.get(group)) is not None:
-                if self._may_live(record):
-                    self.doubts.add(record.launch, self._grace, proven=True)
-                else:
-                    self._drop(group)
+            case ("endpoints", group):
+                self.gone_endpoint(group)
             case ("secrets", group):
-                record = self._records.get(group)
-                # it goes with the endpoint's lease, and is needed for as long as the endpoint is
-                if record is None or not self._may_live(record):
-                    self._secrets.pop(group, None)
+                self.gone_secret(group)
             case ("pools", pool, "spec"):
-                self._pools.pop(pool, None)
-
-    def _may_live(self, record: EndpointRecord) -> bool:
-        """Nothing that the store said means the end of this launch."""
-        registered = self._generations.get(record.group)
-        return registered is not None and registered.launch == record.launch and record.launch not in self._faults
-
-    def _drop(self, group: str) -> None:
-        record = self._records.pop(group)
-        self._views.pop(group)
-        self._quarantine.pop(record.launch, None)
-        self.doubts.settle(record.launch)
-        if (secret := self._secrets.get(group)) is not None and secret.launch == record.launch:
-            del self._secrets[group]
-
-    def _drop_doubted(self, group: str) -> None:
-        """What no key in the store stands for goes as soon as the store says something against it."""
-        record = self._records.get(group)
-        if record is not None and record.launch in self.doubts and not self._may_live(record):
-            self._drop(group)
-
-    def _registered(self, group: str, generation: Generation) -> None:
-        known = self._generations.get(group)
-        if known is None or generation.generation > known.generation:
-            self._generations[group] = generation
-            self._drop_doubted(group)
-
-    def _fault(self, notice: FaultNotice) -> None:
-        if notice.launch in self._faults:
-            return
-        self._faults[notice.launch] = notice
-        if len(self._faults) > FAULTS_KEPT:
-            self._faults.pop(next(iter(self._faults)))
-        self.on_fault(notice)
-        self._drop_doubted(notice.group)
+                self.gone_pool(pool)
 
     async def _load_tokenizer(self, record: EndpointRecord) -> None:
         if self._vocabularies.get(record.tokenizer_digest) is not None:
@@ -299,23 +276,3 @@ class Fleet:
             await self._vocabularies.load(record.tokenizer, record.tokenizer_digest)
         except ConfigError as error:
             log.error("endpoint.unroutable", group=record.group, reason=error.reason, why=error.message)
-
-
-def _endpoint(record: EndpointRecord) -> Endpoint:
-    return Endpoint(
-        group=record.group,
-        pool=record.pool,
-        generation=record.generation,
-        launch=record.launch,
-        url=record.url,
-        model=record.model,
-        revision=record.revision,
-        tokenizer_digest=record.tokenizer_digest,
-        context_length=record.context_length,
-        vocab_size=record.vocab_size,
-        max_running=record.max_running,
-        max_queued=record.max_queued,
-        state=EndpointState.DRAINING if record.state == "draining" else EndpointState.READY,
-        deterministic=record.deterministic,
-        node=record.node,
-    )

@@ -16,6 +16,7 @@ from infctl_daemon.gateway.body_completion import read_completion
 from infctl_daemon.gateway.body_generate import read_generate
 from infctl_daemon.gateway.core import Core
 from infctl_daemon.gateway.errors import STATUS, ClientError, error_body, invalid
+from infctl_daemon.gateway.readiness import readiness
 from infctl_daemon.gateway.serve import model_of, serve
 from infctl_daemon.gateway.surface_completion import CompletionForm
 from infctl_daemon.gateway.surface_generate import GenerateForm
@@ -117,16 +118,7 @@ async def health(request: web.Request) -> web.Response:
 async def ready(request: web.Request) -> web.Response:
     """200 when the routing table was read and some group is ready; 503 says what is missing."""
     core = request.app[CORE]
-    endpoints = [e.group for e in core.fleet.endpoints()]
-    age = round((core.now() - core.fleet.fresh_at) * 1000.0, 1) if core.fleet.ready.is_set() else None
-    body = {
-        "ready": bool(core.fleet.ready.is_set() and endpoints),
-        "groups": sorted(endpoints),
-        "snapshot_revision": core.fleet.revision,
-        "snapshot_age_ms": age,
-        "reason": None if endpoints else ("no group is ready" if core.fleet.ready.is_set() else "store not read yet"),
-    }
-    return json_response(body, 200 if body["ready"] else 503)
+    return json_response(*readiness(core.fleet, core.now()))
 
 
 async def cancel(request: web.Request) -> web.Response:

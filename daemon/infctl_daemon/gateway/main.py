@@ -10,9 +10,11 @@ import argparse
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -21,6 +23,7 @@ from aiohttp import web
 
 from infctl import __version__
 from infctl.adapters.etcd import EtcdStore
+from infctl.config.gateway import SNAPSHOT_MAX_AGE, STATE_DIR, GatewayConfig
 from infctl.config.load import load_gateway_config
 from infctl.domain import request_events as ev
 from infctl.domain.errors import ConfigError, InfctlError
@@ -36,6 +39,7 @@ from infctl_daemon.gateway.fleet import Fleet
 from infctl_daemon.gateway.http import MAX_BODY, client_app
 from infctl_daemon.gateway.journal import Journal
 from infctl_daemon.gateway.leases import HeldLease, RotatingLease
+from infctl_daemon.gateway.snapshot import SnapshotFile, SnapshotKeeper
 from infctl_daemon.gateway.vigil import Vigil
 from infctl_daemon.gateway.vocabulary import Vocabularies
 from infctl_daemon.runtime import log as logging
@@ -57,6 +61,13 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", help="this gateway's name; default: host name and port")
     parser.add_argument("--listen", help="HOST:PORT for clients (default 127.0.0.1:8080)")
     parser.add_argument("--admin", help="HOST:PORT of the read-only API for operators (default 127.0.0.1:8081)")
+    parser.add_argument("--state-dir", type=Path, help="kept over restarts: the routing snapshot")
+    parser.add_argument(
+        "--snapshot-max-age",
+        type=float,
+        metavar="SECONDS",
+        help="older ones are not served from (default 900; 0: never)",
+    )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser.parse_args(argv)
 
@@ -94,7 +105,18 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "admin": admin,
         "limits": config.limits if config else Limits(),
         "max_body": config.max_body_bytes if config else MAX_BODY,
+        "state_dir": Path(arguments.state_dir or (config.state_dir if config else STATE_DIR)).absolute(),
+        "snapshot_max_age": _max_age(arguments, config),
     }
+
+
+def _max_age(arguments: argparse.Namespace, config: GatewayConfig | None) -> float:
+    given: float | None = arguments.snapshot_max_age
+    if given is None:
+        return config.snapshot_max_age_seconds if config else SNAPSHOT_MAX_AGE
+    if not 0 <= given < float("inf"):
+        raise ConfigError(f"--snapshot-max-age: {given:g} is not a number of seconds from 0 on")
+    return given
 
 
 def _address(text: str, flag: str) -> tuple[str, int]:
@@ -112,10 +134,13 @@ async def _run(
     admin: tuple[str, int],
     limits: Limits,
     max_body: int,
+    state_dir: Path,
+    snapshot_max_age: float,
 ) -> None:
     keys = Keys(cluster)
     store = EtcdStore(endpoints)
-    fleet = Fleet(store, keys, Vocabularies(), grace=2 * limits.lease_ttl)
+    file = SnapshotFile(state_dir / f"{re.sub('[^a-zA-Z0-9.-]', '_', name)}.snapshot.json", cluster, snapshot_max_age)
+    fleet = Fleet(store, keys, Vocabularies(), grace=2 * limits.lease_ttl, file=file)
     journal = Journal(store)
     recorder = Recorder("gateway")
     own = HeldLease(store, limits.lease_ttl)
@@ -132,6 +157,7 @@ async def _run(
             fading_lease=fading.current,
             own_lease=own.current,
         )  # fmt: skip
+        fleet.on_replaced = lambda message: core.announce("store.replaced", "store", "", message, {})
         clients = web.AppRunner(
             client_app(core, max_body), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
         )
@@ -142,7 +168,7 @@ async def _run(
             log.info("gateway.listening", gateway=name, url=url, admin=admin_url, endpoints=endpoints)
             async with asyncio.TaskGroup() as group:
                 work = (own.run(), live.run(), fading.run(), journal.run(), fleet.run(), core.pulse.run(),
-                        Vigil(fleet, http, limits.probe).run(),
+                        Vigil(fleet, http, limits.probe).run(), SnapshotKeeper(fleet, file).run(),
                         _publish(core, keys, journal, own, url, admin_url), _notify(fleet))  # fmt: skip
                 tasks = [group.create_task(w) for w in work]
                 await stop.wait()

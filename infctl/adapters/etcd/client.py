@@ -74,6 +74,16 @@ class EtcdStore:
         """The database was replaced under us: nothing of it is served any more."""
         return self._replaced is not None
 
+    @property
+    def replaced(self) -> str:
+        """Why nothing is served any more; empty while the database is the one we know."""
+        return self._replaced.message if self._replaced else ""
+
+    def expect(self, cluster_id: int, revision: int) -> None:
+        """What an earlier life knew: no other cluster and no older state is believed."""
+        self._cluster_id = self._cluster_id or cluster_id
+        self._revision = max(self._revision, revision)
+
     async def get(self, key: str, *, timeout: float = 5.0) -> KeyValue | None:
         response = await self.call("Range", range_request(key, prefix=False), timeout, read=True)
         return key_value(response.kvs[0]) if response.kvs else None

@@ -125,7 +125,7 @@ class LocalCluster:
             self.book.spawn(NODED, argv, self.layout.logs / f"{NODED}.log")
         if self.book.alive(GATEWAYD) is None:
             argv = [*program("infctl-gateway", "infctl_daemon.gateway.main"), *common, "--name", GATEWAY]
-            argv += ["--listen", self._listen, "--admin", "127.0.0.1:0"]
+            argv += ["--listen", self._listen, "--admin", "127.0.0.1:0", "--state-dir", str(self.layout.gateway_state)]
             self.book.spawn(GATEWAYD, argv, self.layout.logs / f"{GATEWAYD}.log")
 
     async def _write_sim_model(self) -> None:

@@ -51,6 +51,10 @@ class Layout:
         return self.root / "run"
 
     @property
+    def gateway_state(self) -> Path:
+        return self.root / "gateway"
+
+    @property
     def sim_model(self) -> Path:
         return self.root / "model"
 
