@@ -1,59 +1,65 @@
-"""The command tree. Commands import what they need when they run: building the tree must stay cheap."""
+"""The commands of `infctl`: how the help page groups and introduces them, and in which module each one lives."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
-
-from infctl.cli.commands import apply, completion, demo, dev, get, help_topics, version
+from infctl.cli.tree import Entry, Tree
 
 # words from other tools, and what they are called here
 SYNONYMS = {
     "list": "get",
     "ls": "get",
     "show": "get",
-    "describe": "get",
     "ps": "get",
+    "inspect": "describe",
     "create": "apply",
     "up": "dev up",
     "down": "dev down",
     "start": "dev up",
     "stop": "dev down",
-    "status": "dev status",
+    "status": "get groups",
+    "context": "config",
+    "contexts": "config get-contexts",
 }
 
+HELP = "Cluster manager for fleets of SGLang inference workers."
 
-class Commands(TyperGroup):
-    """Keeps the order of definition, and knows the words of other tools."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in SYNONYMS and args[0] not in self.commands:
-            ctx.fail(f"No such command '{args[0]}'. Did you mean '{SYNONYMS[args[0]]}'?")
-        return super().resolve_command(ctx, args)
+EPILOG = """\b
+Exit codes: infctl help exit-codes
+Where the cluster is: infctl help contexts"""
 
 
-def build() -> Any:
-    """The click command for the whole tree."""
-    app = typer.Typer(
-        cls=Commands,
-        add_completion=False,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help="Cluster manager for fleets of SGLang inference workers.",
-        epilog="Exit codes: infctl help exit-codes.  Where the cluster is: infctl help contexts.",
+def build() -> Tree:
+    """The whole tree; a command's module is imported when its name is met."""
+    return Tree(
+        "infctl",
+        help=HELP,
+        epilog=EPILOG,
+        synonyms=SYNONYMS,
+        sections={
+            "Look": {
+                "get": _in("get", "Show objects of a kind, as a table or as documents."),
+            },
+            "Change": {
+                "apply": _in("apply", "Make pools and groups as YAML files say."),
+            },
+            "Try": {
+                "dev": _in("dev", "Run a cluster on this machine."),
+                "demo": _in("demo", "Kill a rank in mid-stream, and watch the stream go on."),
+            },
+            "Set up": {
+                "completion": _in("completion", "Print a completion script for bash, zsh or fish."),
+                "version": _in("version", "Print the version."),
+                "help": _in("help_topics", "Explain a topic: exit-codes, contexts, kinds."),
+            },
+        },
     )
-    app.command("get", help=get.HELP)(get.get)
-    app.command("apply", help=apply.HELP)(apply.apply)
-    app.command("demo", help=demo.HELP)(demo.demo)
-    app.add_typer(dev.app(), name="dev")
-    app.command("completion", help=completion.HELP)(completion.completion)
-    app.command("version", help=version.HELP)(version.version)
-    app.command("help", help=help_topics.HELP)(help_topics.topic)
-    return typer.main.get_command(app)
+
+
+def _in(module: str, short: str) -> Entry:
+    def load() -> Any:
+        return import_module(f"infctl.cli.commands.{module}").command()
+
+    return short, load

@@ -1,14 +1,12 @@
 """The console script. Kept true: every way out of here has a documented exit code, and one error form on stderr.
 
-`infctl version` answers without building the command tree.
+Help and `infctl version` are answered before the command tree, or anything else that takes long to load, is there.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-
-from infctl.domain.errors import InfctlError
 
 _JSON_WORDS = frozenset({"-ojson", "-o=json", "--output=json", "--json"})
 
@@ -52,11 +50,10 @@ def wants_json(argv: Sequence[str]) -> bool:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if argv in (["version"], ["--version"], ["-V"]):
-        from infctl import __version__
+    if (text := _at_once(argv)) is not None:
         from infctl.cli import io
 
-        io.out(f"infctl {__version__}")
+        io.out(text, end="")
         return 0
     from typer import Abort, Exit
     from typer._click.exceptions import ClickException, UsageError
@@ -64,6 +61,7 @@ def _dispatch(argv: list[str]) -> int:
     from infctl.cli import io
     from infctl.cli.app import build
     from infctl.cli.errors import show, show_bug, show_error
+    from infctl.domain.errors import InfctlError
 
     as_json = wants_json(argv)
     try:
@@ -87,6 +85,17 @@ def _dispatch(argv: list[str]) -> int:
     except Exception as error:
         show_bug(error, as_json=as_json)
         return 70
+
+
+def _at_once(argv: list[str]) -> str | None:
+    """What needs no command tree; None for everything else."""
+    if argv in (["version"], ["--version"], ["-V"], ["version", "--short"]):
+        from infctl import __version__
+
+        return f"{__version__}\n" if "--short" in argv else f"infctl {__version__}\n"
+    from infctl.cli.pages import page
+
+    return page(argv)
 
 
 if __name__ == "__main__":

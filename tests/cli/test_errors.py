@@ -33,7 +33,7 @@ DOCS = Path(__file__).parents[2] / "docs"
         (["demo", "--fault", "flood"], 2, "no fault 'flood'", "one of: kill-rank"),
         (["demo", "--tokens", "100"], 2, "--at must be between 1 and 99", ""),
         (["demo", "--engine", "vllm"], 2, "no engine 'vllm'", "one of: sim, sglang"),
-        (["help", "exit-code"], 2, "no topic 'exit-code'", "did you mean exit-codes?"),
+        (["help", "exit-code"], 2, "no topic or command 'exit-code'", "did you mean exit-codes?"),
         (["completion", "csh"], 2, "no completion for 'csh'", "one of: bash, zsh, fish"),
     ],
 )

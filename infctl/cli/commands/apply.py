@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from infctl.cli.options import Cluster, ContextName, Endpoints
+from infctl.cli.tree import leaf
 from infctl.domain.errors import UsageError
 
 HELP = """Create or change pools and groups from YAML files.
@@ -19,6 +20,10 @@ Examples:
   infctl apply -f ./cluster/ --dry-run
   cat group.yaml | infctl apply -f -
 """
+
+
+def command() -> Any:
+    return leaf("apply", apply, HELP)
 
 
 def apply(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from infctl.cli.tree import leaf
 from infctl.domain.errors import UsageError
 
 HELP = """Print a completion script for bash, zsh or fish.
@@ -85,6 +86,10 @@ complete -c infctl -n "__fish_seen_subcommand_from apply" -s f -l filename -r -F
 complete -c infctl -n "__fish_seen_subcommand_from demo dev" -l engine -x -a "sim sglang"
 complete -c infctl -n "__fish_seen_subcommand_from demo" -l fault -x -a "kill-rank freeze-rank kill-group none"
 """
+
+
+def command() -> Any:
+    return leaf("completion", completion, HELP)
 
 
 def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish")]) -> None:

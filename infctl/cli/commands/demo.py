@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from infctl.cli.commands.dev import Engine, parse_engine
+from infctl.cli.tree import leaf
 from infctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ Examples:
   infctl demo --engine sglang --json
   infctl demo --streams 20 --fault kill-group
 """
+
+
+def command() -> Any:
+    return leaf("demo", demo, HELP)
 
 
 def demo(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from infctl.cli.tree import Tree, leaf
 from infctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,12 +15,22 @@ if TYPE_CHECKING:
 HELP = "Run a cluster on this machine: etcd, one daemon, one gateway, two groups of two ranks."
 
 
-def app() -> typer.Typer:
-    group = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-    group.command("up", help=UP)(up)
-    group.command("status", help="Show what runs, and where.")(status)
-    group.command("down", help="Stop everything that `dev up` started, and nothing else.")(down)
-    return group
+SYNONYMS = {"start": "up", "stop": "down", "ps": "status", "delete": "down"}
+
+
+def command() -> Any:
+    return Tree(
+        "dev",
+        help=HELP,
+        synonyms=SYNONYMS,
+        sections={
+            "Commands": {
+                "up": ("Start the cluster, or what is missing of it.", lambda: leaf("up", up, UP)),
+                "status": ("Show what runs, and where.", lambda: leaf("status", status, STATUS)),
+                "down": ("Stop what `dev up` started, and nothing else.", lambda: leaf("down", down, DOWN)),
+            }
+        },
+    )
 
 
 UP = """Start the cluster, or what is missing of it, and write the context `dev`.
@@ -31,6 +42,9 @@ Examples:
   infctl dev up --etcd 3
   curl -s localhost:8080/v1/completions -d '{"model":"demo","prompt":"The","max_tokens":16}'
 """
+
+STATUS = "Show what runs, and where. Exit code 1 when a part of it does not run."
+DOWN = "Stop everything that `dev up` started, and nothing else. Its data stays for the next up."
 
 Engine = Annotated[str, typer.Option("--engine", metavar="sim|sglang", help="The simulated engine, or real SGLang.")]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from infctl.cli.options import Cluster, ContextName, Endpoints, Output
+from infctl.cli.tree import leaf
 from infctl.domain.errors import UsageError
 from infctl.view.kinds import WORDS, Kind, nearest
 
@@ -19,6 +20,10 @@ Examples:
   infctl get streams -o json | jq '.items[].status.committedTokens'
   infctl get events --no-headers
 """
+
+
+def command() -> Any:
+    return leaf("get", get, HELP)
 
 
 def get(

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from infctl.cli.tree import leaf
 from infctl.domain.errors import UsageError
 from infctl.view.kinds import Kind, nearest
 
-HELP = "Explain a topic: exit-codes, contexts, kinds."
+HELP = """Explain a topic (exit-codes, contexts, kinds), or show the help of a command.
+
+\b
+Examples:
+  infctl help exit-codes
+  infctl help dev up
+"""
+TOPICS = ("exit-codes", "contexts", "kinds")
 
 _CONTEXTS = """\
 Which cluster a command speaks to, the first one that is given:
@@ -27,10 +35,18 @@ Which cluster a command speaks to, the first one that is given:
 `infctl dev up` writes the context `dev`."""
 
 
-def topic(name: Annotated[str, typer.Argument(metavar="[TOPIC]")] = "") -> None:
+def command() -> Any:
+    return leaf("help", topic, HELP)
+
+
+def topic(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC | COMMAND...]", show_default=False)] = None,
+) -> None:
     from infctl.cli import io
     from infctl.cli.errors import exit_code_table
+    from infctl.cli.pages import page
 
+    name = " ".join(words or [])
     if name == "exit-codes":
         io.out("Exit codes of infctl:\n")
         io.out(exit_code_table())
@@ -42,7 +58,9 @@ def topic(name: Annotated[str, typer.Argument(metavar="[TOPIC]")] = "") -> None:
         for kind in Kind:
             io.out(f"{kind.plural:<12}{', '.join(sorted(w for w, k in WORDS.items() if k is kind))}")
     elif name == "":
-        io.out("Topics: exit-codes, contexts, kinds. Commands: infctl --help.")
+        io.out(f"Topics: {', '.join(TOPICS)}. Commands: infctl --help.")
+    elif (text := page([*(words or []), "--help"])) is not None:
+        io.out(text, end="")
     else:
-        near = nearest(name, ["exit-codes", "contexts", "kinds"])
-        raise UsageError(f"no topic {name!r}", hint=f"did you mean {near}?" if near else "infctl help")
+        near = nearest(name, list(TOPICS))
+        raise UsageError(f"no topic or command {name!r}", hint=f"did you mean {near}?" if near else "infctl help")
