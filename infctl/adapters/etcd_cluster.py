@@ -68,10 +68,12 @@ class EmbeddedCluster:
         return [each for each in done if isinstance(each, RunningEtcd)]
 
     async def stop(self, timeout: float = 10.0) -> list[str]:
-        """Stop every member; returns the names of those that ran."""
-        stopped = await asyncio.gather(*(m.stop(timeout) for m in self.members.values() if m.dir.exists()))
-        names = [name for name, member in self.members.items() if member.dir.exists()]
-        return [name for name, ran in zip(names, stopped, strict=True) if ran]
+        """Stop every member; returns the names of those that ran.
+
+        One after the other: a leader hands over first, and waits for seconds when all the others end with it.
+        """
+        found = {name: member for name, member in self.members.items() if member.dir.exists()}
+        return [name for name, member in found.items() if await member.stop(timeout)]
 
     def _make(self, ports: dict[str, int]) -> None:
         for name in ports:

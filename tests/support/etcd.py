@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -14,8 +15,10 @@ from typing import Any, TypeVar
 
 from infctl.adapters.etcd import EtcdStore
 from infctl.adapters.etcd_binary import EtcdBinary, packaged_etcd, read_version
+from infctl.adapters.etcd_cluster import EmbeddedCluster
 from infctl.adapters.etcd_server import EmbeddedEtcd, RunningEtcd, start_ticks
 from infctl.config.context import cache_home
+from infctl.domain.errors import StoreUnavailable
 from infctl.ports.store import Alive, Events, Interrupted, Relist, WatchEvent, WatchItem
 
 T = TypeVar("T")
@@ -35,9 +38,9 @@ BINARIES = find_binaries()
 class LiveEtcd:
     """An etcd under test. Whatever a test did to it, `close()` leaves no process behind."""
 
-    def __init__(self, binary: EtcdBinary, folder: Path) -> None:
+    def __init__(self, binary: EtcdBinary, folder: Path, server: EmbeddedEtcd | None = None) -> None:
         self.binary = binary
-        self.server = EmbeddedEtcd(folder, binary=binary.path, unsafe_no_fsync=True)
+        self.server = server or EmbeddedEtcd(folder, binary=binary.path, unsafe_no_fsync=True)
         self.running: RunningEtcd | None = None
 
     async def start(self) -> LiveEtcd:
@@ -48,6 +51,10 @@ class LiveEtcd:
     def endpoint(self) -> str:
         assert self.running
         return self.running.endpoint
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [self.endpoint]
 
     def freeze(self) -> None:
         """SIGSTOP, and every thread stands still when this returns."""
@@ -79,6 +86,61 @@ class LiveEtcd:
         if (running := self.server.running) is not None:
             os.kill(running.pid, signal.SIGCONT)
             await self.server.stop(timeout=2.0)
+
+
+class LiveCluster:
+    """Three members under test, by name; `close()` leaves no process behind."""
+
+    def __init__(self, binary: EtcdBinary, folder: Path) -> None:
+        self.binary = binary
+        self.cluster = EmbeddedCluster(folder, 3, binary=binary.path, unsafe_no_fsync=True)
+        self.members: list[LiveEtcd] = []
+
+    async def start(self) -> LiveCluster:
+        running = await self.cluster.start()
+        servers = self.cluster.members.values()
+        self.members = [LiveEtcd(self.binary, server.dir, server) for server in servers]
+        for member, its in zip(self.members, running, strict=True):
+            member.running = its
+        return self
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [member.endpoint for member in self.members]
+
+    def at(self, endpoint: str) -> LiveEtcd:
+        return next(member for member in self.members if member.endpoint == endpoint)
+
+    def others(self, *but: LiveEtcd) -> list[LiveEtcd]:
+        return [member for member in self.members if member not in but]
+
+    async def leader(self) -> LiveEtcd:
+        """The member that the others follow now; waits for an election."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            for member in self.members:
+                async with store_on(member.endpoint) as store:
+                    with contextlib.suppress(StoreUnavailable):
+                        status = await store.status(timeout=0.5)
+                        if status.leader == status.member_id:
+                            return member
+            await asyncio.sleep(0.05)
+        raise AssertionError("no member leads")
+
+    async def close(self) -> None:
+        for server in self.cluster.members.values():
+            if (running := server.running) is not None:
+                os.kill(running.pid, signal.SIGCONT)
+        await self.cluster.stop(timeout=2.0)
+
+
+@asynccontextmanager
+async def live_cluster(binary: EtcdBinary, folder: Path) -> AsyncIterator[LiveCluster]:
+    etcds = LiveCluster(binary, folder)
+    try:
+        yield await etcds.start()
+    finally:
+        await etcds.close()
 
 
 @asynccontextmanager

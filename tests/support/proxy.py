@@ -9,17 +9,18 @@ from contextlib import asynccontextmanager
 
 
 class Proxy:
-    """Forwards to `target` (host:port) until `cut()`; refuses and drops until `heal()`."""
+    """Forwards to `target` (host:port) until `cut()`, which refuses and resets, or `swallow()`, which says nothing."""
 
     def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+        self.target = target
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: int | None = None
         self.port = 0
         self.was_cut = asyncio.Event()
+        self._passing = asyncio.Event()
+        self._passing.set()
 
     @property
     def endpoint(self) -> str:
@@ -38,19 +39,28 @@ class Proxy:
             writer.transport.abort()
         self.was_cut.set()
 
+    def swallow(self) -> None:
+        """Every packet is lost, both ways, and no connection hears of it: a firewall that drops."""
+        self._passing.clear()
+
+    def pass_on(self) -> None:
+        self._passing.set()
+
     def cut_after(self, size: int) -> None:
         """Cut once so many more bytes have gone to the client."""
         self._left = size
 
     async def close(self) -> None:
         self.cut()
+        self.pass_on()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            far_reader, far_writer = await asyncio.open_connection(*self._target)
+            host, _, port = self.target.rpartition(":")
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
         except OSError:
             writer.transport.abort()
             return
@@ -68,6 +78,7 @@ class Proxy:
                     if self._left <= 0:
                         self.cut()
                         return
+                await self._passing.wait()
                 sink.write(data)
                 await sink.drain()
         sink.transport.abort()
