@@ -41,6 +41,7 @@ class GatewayConfig(Part):
     state_dir: str = STATE_DIR
     snapshot_max_age_seconds: float = Field(default=SNAPSHOT_MAX_AGE, ge=0, allow_inf_nan=False)
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
+    keep_alive_seconds: float = Field(default=15.0, gt=0)
     limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")
 
     @property

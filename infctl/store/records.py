@@ -149,6 +149,7 @@ class EndpointRecord(Record, frozen=True, kw_only=True):
     context_length: int
     vocab_size: int
     eos_ids: list[int] = msgspec.field(default_factory=list)
+    sampling_defaults: dict[str, float] = msgspec.field(default_factory=dict)
     max_running: int
     max_queued: int
     state: str = "ready"

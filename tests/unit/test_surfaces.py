@@ -17,7 +17,7 @@ from infctl_daemon.gateway.surface_generate import GenerateForm
 
 def form(**change):
     given = {"token_ids": True, "include_usage": True, "stream": True, **change}
-    return CompletionForm("r1", Bundle([asked()], **given), 17, None)
+    return CompletionForm(Bundle([asked()], **given), 17, None, "r1")
 
 
 def asked():

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from infctl.domain.errors import StartFailed
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+# what SGLang takes from generation_config.json for chats, where a client says nothing
+_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _HEX = re.compile(r"[0-9a-f]{8,64}")
 
 _digests: dict[tuple[str, int, int], str] = {}
@@ -33,6 +35,7 @@ class Identity:
     vocab_size: int
     context_length: int
     eos_ids: tuple[int, ...]
+    sampling_defaults: dict[str, float] = field(default_factory=dict)
 
 
 def file_digest(path: Path) -> str:
@@ -113,6 +116,7 @@ def identify(model_path: str, tokenizer: str = "", stated: str = "", context_len
         context_length=context_length
         or int(config.get("max_position_embeddings") or text.get("max_position_embeddings") or 0),
         eos_ids=tuple(sorted(eos)),
+        sampling_defaults={n: v for n in _DEFAULTS if type(v := generation.get(n)) in (int, float)},
     )
 
 

@@ -21,6 +21,8 @@ from infctl_daemon.gateway.errors import error_body
 from infctl_daemon.gateway.sse import Form, Surface, Usage, error_frame
 
 HIGH_WATER = 256 * 1024
+KEEP_ALIVE = 15.0
+PING = b": ping\n"  # no blank line: a comment block of its own breaks the official client
 
 
 class Part:
@@ -88,7 +90,7 @@ class Part:
 class Answer:
     """One client's response. `done` is set when nothing more will come; `error` says why that was too early."""
 
-    def __init__(self, form: Form, bundle: Bundle) -> None:
+    def __init__(self, form: Form, bundle: Bundle, keep_alive: float = KEEP_ALIVE) -> None:
         self.form = form
         self.streaming = bundle.stream
         self.parts: list[Part] = []
@@ -102,6 +104,8 @@ class Answer:
         self._last: list[bytes] = []
         self._lagging = False
         self._wake = asyncio.Event()
+        self._keep_alive = keep_alive
+        self._written = 0
 
     def join(self, stream: str, job: Job) -> Part:
         part = Part(self, self.form.surface(len(self.parts), stream, job), job)
@@ -117,6 +121,7 @@ class Answer:
     def write(self, frame: bytes) -> None:
         transport = self._transport
         if transport is not None and not transport.is_closing():
+            self._written += 1
             transport.write(b"%x\r\n%s\r\n" % (len(frame), frame))
 
     def mark(self, part: Part) -> bytes:
@@ -181,7 +186,19 @@ class Answer:
                 return
             self.direct = self._transport is not None
             self._wake.clear()
-            await self._wake.wait()
+            await self._woken()
+
+    async def _woken(self) -> None:
+        """Wait for something to do here; a client that hears nothing for long is told that we live."""
+        response = self._response
+        while not self._wake.is_set():
+            before = self._written
+            try:
+                async with asyncio.timeout(self._keep_alive):
+                    await self._wake.wait()
+            except TimeoutError:
+                if self._written == before and response is not None:
+                    await response.write(PING)
 
     def _collect(self) -> None:
         self._lagging = False

@@ -28,7 +28,7 @@ from infctl.domain.routing import NoRoute, Wanted, pick
 from infctl.store import stamp
 from infctl.store.codec import encode
 from infctl.store.keys import Keys
-from infctl.store.records import EventRecord, FaultNotice, StreamRecord, Suspicion
+from infctl.store.records import EndpointRecord, EventRecord, FaultNotice, StreamRecord, Suspicion
 from infctl_daemon.gateway.answer import Part
 from infctl_daemon.gateway.asked import Job
 from infctl_daemon.gateway.detok import Detokenizer
@@ -74,7 +74,7 @@ class Core:
         self.now = asyncio.get_running_loop().time
         self.pulse = PulseWatch(limits, self.heartbeat, self._frozen)
         self._journal = journal
-        self._http = http
+        self.http = http
         self._live_lease = live_lease
         self._fading_lease = fading_lease
         self._own_lease = own_lease
@@ -184,6 +184,12 @@ class Core:
         attempt.upstream.start(host, port)
         return attempt
 
+    def any_worker(self, model: str, passed: set[str], pin: str = "") -> EndpointRecord | None:
+        """The least loaded ready worker of a model that is not among `passed`; for work that is no stream."""
+        wanted = Wanted(model=model, exclude_launches=frozenset(passed))
+        found = pick(self._candidates(pin), wanted, self.fleet.load, ignore_caps=True)
+        return None if isinstance(found, NoRoute) else self.fleet.record(found.launch)
+
     def _candidates(self, pin: str) -> list[Endpoint]:
         return [e for e in self.fleet.endpoints() if not pin or e.group == pin]
 
@@ -265,7 +271,7 @@ class Core:
         headers = {"authorization": f"Bearer {self.fleet.api_key(launch)}"}
         limit = aiohttp.ClientTimeout(total=timeout)
         try:
-            async with self._http.get(f"{record.url}/v1/loads", headers=headers, timeout=limit) as answer:
+            async with self.http.get(f"{record.url}/v1/loads", headers=headers, timeout=limit) as answer:
                 loads = msgspec.json.decode(await answer.read())["loads"]
                 return max(float(one["timestamp"]) for one in loads)
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
@@ -283,7 +289,7 @@ class Core:
         limit = aiohttp.ClientTimeout(total=ABORT_TIMEOUT)
         headers = {"authorization": f"Bearer {key}"}
         try:
-            async with self._http.post(f"{url}/abort_request", json={"rid": rid}, headers=headers, timeout=limit):
+            async with self.http.post(f"{url}/abort_request", json={"rid": rid}, headers=headers, timeout=limit):
                 pass
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.debug("abort.failed", rid=rid, why=str(error))

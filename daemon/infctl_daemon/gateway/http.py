@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,12 +13,18 @@ from aiohttp import web
 
 from infctl.domain import request_events as ev
 from infctl.domain.request_events import ErrorType
+from infctl_daemon.gateway import answer
+from infctl_daemon.gateway.asked import Bundle
+from infctl_daemon.gateway.body_chat import read_chat
 from infctl_daemon.gateway.body_completion import read_completion
 from infctl_daemon.gateway.body_generate import read_generate
 from infctl_daemon.gateway.core import Core
 from infctl_daemon.gateway.errors import STATUS, ClientError, error_body, invalid
 from infctl_daemon.gateway.readiness import readiness
-from infctl_daemon.gateway.serve import model_of, serve
+from infctl_daemon.gateway.render import render
+from infctl_daemon.gateway.serve import Served, model_of, serve
+from infctl_daemon.gateway.sse import Form
+from infctl_daemon.gateway.surface_chat import ChatForm
 from infctl_daemon.gateway.surface_completion import CompletionForm
 from infctl_daemon.gateway.surface_generate import GenerateForm
 
@@ -25,6 +32,7 @@ log = structlog.get_logger()
 MAX_BODY = 8 * 1024 * 1024
 CORE = web.AppKey("core", Core)
 LIMIT = web.AppKey("limit", int)
+KEEP_ALIVE = web.AppKey("keep_alive", float)
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -74,10 +82,16 @@ async def completions(request: web.Request) -> web.StreamResponse:
     core = request.app[CORE]
     bundle = read_completion(await _body(request))
     served = model_of(core, bundle.model)
-    created = int(time.time())
-    return await serve(
-        request, core, bundle, served, lambda sid: CompletionForm(sid, bundle, created, served.tokenizer)
-    )
+    return await _answer(request, bundle, served, partial(CompletionForm, bundle, int(time.time()), served.tokenizer))
+
+
+async def chat(request: web.Request) -> web.StreamResponse:
+    core = request.app[CORE]
+    asked = read_chat(await _body(request))
+    served = model_of(core, asked.model)
+    ids = await render(core, asked.model, asked.rendering, request.headers.get("x-infctl-group", ""))
+    bundle = asked.bundle(ids, served.record.sampling_defaults)
+    return await _answer(request, bundle, served, partial(ChatForm, bundle, int(time.time()), served.tokenizer))
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
@@ -90,7 +104,13 @@ async def generate(request: web.Request) -> web.StreamResponse:
         for asked in bundle.answers:
             asked.model = models[0]
     served = model_of(core, bundle.model)
-    return await serve(request, core, bundle, served, lambda _: GenerateForm(bundle, served.record.revision))
+    return await _answer(request, bundle, served, lambda _: GenerateForm(bundle, served.record.revision))
+
+
+async def _answer(
+    request: web.Request, bundle: Bundle, served: Served, form: Callable[[str], Form]
+) -> web.StreamResponse:
+    return await serve(request, request.app[CORE], bundle, served, form, request.app[KEEP_ALIVE])
 
 
 async def models(request: web.Request) -> web.Response:
@@ -132,11 +152,13 @@ async def cancel(request: web.Request) -> web.Response:
     return json_response({"id": named, "state": streams[0].state.phase.value})
 
 
-def client_app(core: Core, max_body: int = MAX_BODY) -> web.Application:
+def client_app(core: Core, max_body: int = MAX_BODY, keep_alive: float = answer.KEEP_ALIVE) -> web.Application:
     app = web.Application(middlewares=[typed_errors], client_max_size=max_body)
     app[LIMIT] = max_body
+    app[KEEP_ALIVE] = keep_alive
     app[CORE] = core
     app.router.add_post("/v1/completions", completions)
+    app.router.add_post("/v1/chat/completions", chat)
     app.router.add_post("/generate", generate)
     app.router.add_get("/v1/models", models)
     app.router.add_delete("/v1/streams/{id}", cancel)

@@ -69,14 +69,14 @@ def _jobs(bundle: Bundle, served: Served) -> list[Job]:
 
 
 async def serve(
-    request: web.Request, core: Core, bundle: Bundle, served: Served, form: Callable[[str], Form]
+    request: web.Request, core: Core, bundle: Bundle, served: Served, form: Callable[[str], Form], keep_alive: float
 ) -> web.StreamResponse:
     """Run every answer of the bundle. Raises ClientError before the response has begun."""
     jobs = _jobs(bundle, served)
     parent = core.new_stream_id()
     pin = request.headers.get("x-infctl-group", "")
     core.check_room(bundle.model, len(jobs), pin)
-    answer = Answer(form(parent), bundle)
+    answer = Answer(form(parent), bundle, keep_alive)
     streams = [
         _stream(core, f"{parent}{number:02x}" if len(jobs) > 1 else parent, job, served, answer, pin)
         for number, job in enumerate(jobs)

@@ -16,7 +16,7 @@ from infctl_daemon.gateway.sse import DONE, Usage, data, encode, tail
 class CompletionForm:
     """One response. `created` is its time in seconds."""
 
-    def __init__(self, stream: str, bundle: Bundle, created: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, bundle: Bundle, created: int, tokenizer: Tokenizer, stream: str) -> None:
         self.id = f"cmpl-{stream}"
         self.base = {"id": self.id, "object": "text_completion", "created": created, "model": bundle.model}
         self._bundle = bundle

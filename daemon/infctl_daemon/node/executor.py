@@ -7,7 +7,7 @@ side by side; whatever fails ends in an event, and a store failure always in `St
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from infctl.domain import group_events as ev
@@ -262,6 +262,7 @@ class Executor:
             context_length=model.context_length,
             vocab_size=model.vocab_size,
             eos_ids=list(model.eos_ids),
+            sampling_defaults={} if _plain_defaults(spec.engine_args) else model.sampling_defaults,
             max_running=spec.max_running,
             max_queued=spec.max_queued,
             deterministic=spec.deterministic,
@@ -322,3 +323,9 @@ class Executor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _plain_defaults(engine_args: Sequence[str]) -> bool:
+    """Whether the engine was told to ignore the model's own sampling parameters."""
+    given = " ".join(engine_args).replace("=", " ").split()
+    return ("--sampling-defaults", "openai") in zip(given, given[1:], strict=False)
