@@ -34,6 +34,7 @@ from infctl.store.codec import encode
 from infctl.store.keys import Keys
 from infctl.store.records import GatewayRecord
 from infctl_daemon.gateway.admin import admin_app
+from infctl_daemon.gateway.answer import KEEP_ALIVE
 from infctl_daemon.gateway.core import Core
 from infctl_daemon.gateway.fleet import Fleet
 from infctl_daemon.gateway.http import MAX_BODY, client_app
@@ -105,6 +106,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "admin": admin,
         "limits": config.limits if config else Limits(),
         "max_body": config.max_body_bytes if config else MAX_BODY,
+        "keep_alive": config.keep_alive_seconds if config else KEEP_ALIVE,
         "state_dir": Path(arguments.state_dir or (config.state_dir if config else STATE_DIR)).absolute(),
         "snapshot_max_age": _max_age(arguments, config),
     }
@@ -134,6 +136,7 @@ async def _run(
     admin: tuple[str, int],
     limits: Limits,
     max_body: int,
+    keep_alive: float,
     state_dir: Path,
     snapshot_max_age: float,
 ) -> None:
@@ -159,7 +162,7 @@ async def _run(
         )  # fmt: skip
         fleet.on_replaced = lambda message: core.announce("store.replaced", "store", "", message, {})
         clients = web.AppRunner(
-            client_app(core, max_body), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
+            client_app(core, max_body, keep_alive), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
         )
         operators = web.AppRunner(admin_app(core, journal), access_log=None, shutdown_timeout=1.0)
         try:
