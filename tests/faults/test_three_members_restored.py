@@ -85,9 +85,8 @@ async def _restored(binary: EtcdBinary, folder: Path, token: str) -> None:
     ):
         for n in range(5):
             await store.put(f"w/{n}", b"old")
-        await asyncio.to_thread(
-            etcdctl, "--endpoints", etcds.endpoints[0], "snapshot", "save", str(folder / "snapshot")
-        )
+        snapshot = folder / "snapshot"
+        await asyncio.to_thread(etcdctl, "--endpoints", etcds.endpoints[0], "snapshot", "save", str(snapshot))
         keeper = LeaseKeeper(store, 3)
         await keeper.start()
         for n in range(20):
