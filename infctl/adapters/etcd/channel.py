@@ -7,14 +7,16 @@ went through (gRPC's defaults: up to two minutes, and shared); traffic to etcd n
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from infctl.adapters.etcd.errors import CLIENT_REFUSED, EXPIRED, classify
 from infctl.adapters.etcd.messages import RPCS, message
 from infctl.adapters.etcd.tls import TlsFiles
-from infctl.domain.errors import ConfigError
+from infctl.domain.errors import ConfigError, StoreError, StoreUnavailable
 
 # A stream or call with it fails within 5 s on a member without quorum, instead of looking healthy for ever.
 REQUIRE_LEADER = (("hasleader", "true"),)
@@ -78,6 +80,15 @@ class Member:
     def stream(self, rpc: str, requests: AsyncIterator[Any], timeout: float | None = None) -> Any:
         """A two-way stream fed from an iterator: gRPC writes it, so a dead stream shows only where we read."""
         return self._stub(rpc)(requests, timeout=timeout, metadata=REQUIRE_LEADER)
+
+    def failure(self, code: str, text: str) -> StoreError:
+        """What the failure of a call to this member means, with what we know of our own certificate."""
+        failure = classify(code, text)
+        if failure.reason != CLIENT_REFUSED or self.tls is None:
+            return failure
+        why = self.tls.own_fault(datetime.now(UTC))
+        reason = EXPIRED if self.tls.cert and why else CLIENT_REFUSED
+        return StoreUnavailable(f"{why}; {failure.message}", reason=reason, hint=failure.hint) if why else failure
 
     async def close(self) -> None:
         channel, self._channel = self._channel, None

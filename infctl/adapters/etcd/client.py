@@ -15,7 +15,6 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import grpc.aio
@@ -23,9 +22,7 @@ import grpc.aio
 from infctl.adapters.etcd.channel import Member, Members
 from infctl.adapters.etcd.convert import delete_request, key_value, put_request, range_request, txn_request, txn_result
 from infctl.adapters.etcd.errors import (
-    CLIENT_REFUSED,
     DENIED,
-    EXPIRED,
     FUTURE_REVISION,
     another_cluster,
     certainly_not_sent,
@@ -35,7 +32,7 @@ from infctl.adapters.etcd.errors import (
 from infctl.adapters.etcd.messages import message
 from infctl.adapters.etcd.tls import TlsFiles
 from infctl.adapters.etcd.watch import EtcdWatch
-from infctl.domain.errors import LeaseLost, StoreError, StoreUnavailable
+from infctl.domain.errors import LeaseLost, StoreUnavailable
 from infctl.ports.store import Compare, Delete, Get, KeyValue, Lease, Op, Put, RangeResult, StoreStatus, TxnResult
 
 _PAUSE_S = 0.1  # between two rounds over the members
@@ -143,7 +140,7 @@ class EtcdStore:
             response = await call.read()
         except grpc.aio.AioRpcError as error:
             self._members.rotate(member)
-            raise _failure(member, error.code().name, error.details() or "") from None
+            raise member.failure(error.code().name, error.details() or "") from None
         except asyncio.CancelledError:
             self._raise_if_closed()
             raise
@@ -218,7 +215,7 @@ class EtcdStore:
                 response = await member.unary(rpc, request, min(left, share), require_leader=rpc != "Status")
             except grpc.aio.AioRpcError as error:
                 code, text = error.code().name, error.details() or ""
-                failure = _failure(member, code, text)
+                failure = member.failure(code, text)
             except asyncio.CancelledError:
                 self._raise_if_closed()
                 raise
@@ -297,13 +294,3 @@ class EtcdStore:
             raise self.hold(why) if not len(self._members) else why
         self._cluster_id = self._cluster_id or header.cluster_id
         self._revision = max(self._revision, header.revision)
-
-
-def _failure(member: Member, code: str, text: str) -> StoreError:
-    """What the failure of a call to this member means, with what we know of our own certificate."""
-    failure = classify(code, text)
-    if failure.reason != CLIENT_REFUSED or member.tls is None:
-        return failure
-    why = member.tls.own_fault(datetime.now(UTC))
-    reason = EXPIRED if member.tls.cert and why else CLIENT_REFUSED
-    return StoreUnavailable(f"{why}; {failure.message}", reason=reason, hint=failure.hint) if why else failure

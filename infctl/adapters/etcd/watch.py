@@ -27,7 +27,7 @@ import grpc.aio
 
 from infctl.adapters.etcd.channel import Member, Members
 from infctl.adapters.etcd.convert import key_range, range_request, watch_event
-from infctl.adapters.etcd.errors import FUTURE_REVISION, REPLACED, another_history, classify, ended_watch
+from infctl.adapters.etcd.errors import FUTURE_REVISION, REPLACED, another_history, ended_watch
 from infctl.adapters.etcd.liveness import Liveness
 from infctl.adapters.etcd.messages import message
 from infctl.domain.errors import Compacted, StoreError, StoreUnavailable
@@ -190,7 +190,7 @@ class EtcdWatch:
         try:
             while True:
                 try:
-                    response = await _read(call)
+                    response = await _read(member, call)
                 except StoreUnavailable:
                     if not given_up:
                         raise
@@ -261,7 +261,7 @@ async def _drain(requests: asyncio.Queue[Any]) -> AsyncIterator[Any]:
         yield request
 
 
-async def _read(call: Any) -> Any:
+async def _read(member: Member, call: Any) -> Any:
     """The next answer. Raises StoreError for every end of the stream.
 
     Never under wait_for: its timeout would cancel the read, and with it the whole stream.
@@ -269,7 +269,7 @@ async def _read(call: Any) -> Any:
     try:
         response = await call.read()
     except grpc.aio.AioRpcError as error:
-        raise classify(error.code().name, error.details() or "") from None
+        raise member.failure(error.code().name, error.details() or "") from None
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
