@@ -56,12 +56,12 @@ def run_detokenizer(model_path: str, source: Pipe, sink: Pipe) -> None:
     live: dict[str, _Text] = {}
     while True:
         out = []
-        for rid, new, finish, prompt_tokens, cached, opening, logs in source.recv():
+        for rid, new, finish, base, opening, logs in source.recv():
             if opening is not None:
                 live[rid] = _Text(tokenizer, *opening)
             text = live.get(rid)
             added = text.push(new, finish) if text is not None else ""
             if finish is not None:
                 live.pop(rid, None)
-            out.append((rid, new, added, finish, prompt_tokens, cached, logs))
+            out.append((rid, new, added, finish, base, logs))
         sink.send(out)

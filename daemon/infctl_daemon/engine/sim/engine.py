@@ -1,7 +1,7 @@
 """The HTTP process's side of the engine: live requests, their answers, and the way to rank 0 and back.
 
 What stays true: a live request id exists once; an abort reaches the scheduler only for an id that is live here, and
-matches there by prefix; a reader that is slow skips frames and gets the newest.
+matches there by prefix; what one message of the engine brings for a client leaves in one write.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from infctl_daemon.engine.sim.frames import Answer
 from infctl_daemon.engine.sim.intake import Generate, Refused
@@ -18,25 +18,41 @@ from infctl_daemon.engine.sim.logprobs import Lists
 from infctl_daemon.engine.sim.wire import PeerGone, dump, read
 
 
+class Sink(Protocol):
+    """Where answers go. `feed` is told of every update, `flush` of the end of a batch of updates."""
+
+    def feed(self, answer: Answer) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+class Nowhere:
+    """For the warm-up and health checks."""
+
+    def feed(self, answer: Answer) -> None: ...
+
+    def flush(self) -> None: ...
+
+
 class Live:
-    """One request between submission and its last frame."""
+    """One request between its arrival and its last frame."""
 
-    __slots__ = ("answer", "changed")
+    __slots__ = ("answer", "dispatched", "request", "sink")
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, request: Generate, answer: Answer, sink: Sink) -> None:
+        self.request = request
         self.answer = answer
-        self.changed = asyncio.Event()
+        self.sink = sink
+        self.dispatched = False
 
 
 class Engine:
     """`on_tokens` is told the longest output of each batch (a fault may wait for it)."""
 
-    def __init__(
-        self, weight_version: str, on_tokens: Callable[[int], None], decode: Callable[[int], str] = str
-    ) -> None:
-        self._version = weight_version
+    def __init__(self, weight_version: str, on_tokens: Callable[[int], None]) -> None:
+        self.version = weight_version
+        self.decode: Callable[[int], str] = str
         self._on_tokens = on_tokens
-        self.decode = decode
         self._live: dict[str, Live] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._asked: dict[int, asyncio.Future[Any]] = {}
@@ -47,6 +63,11 @@ class Engine:
     @property
     def in_flight(self) -> int:
         return len(self._live)
+
+    @property
+    def dispatched(self) -> int:
+        """How many of them the scheduler knows."""
+        return sum(live.dispatched for live in self._live.values())
 
     async def run(self, control: Any, output: Any) -> None:
         """Reads both sockets until one ends; raises `PeerGone` then."""
@@ -68,20 +89,30 @@ class Engine:
 
     async def _read_output(self, reader: asyncio.StreamReader) -> None:
         while True:
-            longest = 0
-            for rid, new, added, finish, prompt_tokens, cached, logs in await read(reader):
-                live = self._live.get(rid)
-                if live is None:
-                    continue
-                if finish is not None:
-                    del self._live[rid]
-                live.answer.take(new, added, finish, prompt_tokens, cached)
-                if logs is not None and live.answer.logs is not None:
-                    live.answer.logs.take(*logs)
-                longest = max(longest, live.answer.completion)
-                live.changed.set()
-            self.last_output = time.monotonic()
-            self._on_tokens(longest)
+            self._deliver(await read(reader))
+
+    def _deliver(self, batch: list[tuple[Any, ...]]) -> None:
+        longest = 0
+        touched: dict[Sink, None] = {}
+        lives = self._live
+        for rid, new, added, finish, base, logs in batch:
+            live = lives.get(rid)
+            if live is None:
+                continue
+            if finish is not None:
+                del lives[rid]
+            answer, sink = live.answer, live.sink
+            answer.take(new, added, finish, base)
+            if logs is not None and answer.logs is not None:
+                answer.logs.take(*logs)
+            if answer.completion > longest:
+                longest = answer.completion
+            sink.feed(answer)
+            touched[sink] = None
+        for sink in touched:
+            sink.flush()
+        self.last_output = time.monotonic()
+        self._on_tokens(longest)
 
     def send(self, message: object) -> None:
         if self._writer is None or self._writer.is_closing():
@@ -96,20 +127,53 @@ class Engine:
         self.send((kind, self._number))
         return await future
 
-    def submit(self, request: Generate) -> Live:
-        """Raises `Refused` when the id is live."""
-        if request.rid in self._live:
-            raise Refused(f"Duplicate request ID detected: {request.rid}")
-        logs = Lists(request.logs, self.decode) if request.logs is not None else None
-        live = self._live[request.rid] = Live(Answer(request.rid, self._version, logs))
-        if request.too_long is not None:
-            del self._live[request.rid]
-            finish = {"type": "abort", "message": request.too_long, "status_code": 400, "err_type": "BadRequestError"}
-            live.answer.take([0], "", finish, 1, 0)
-            live.changed.set()
-        else:
+    # -- requests -------------------------------------------------------------------------------------------
+
+    def enter(self, requests: Iterable[Generate], sink: Sink) -> list[Live]:
+        """Makes requests live, all or none; raises `Refused` when an id is live already."""
+        entered: list[Live] = []
+        wanted = list(requests)
+        seen: set[str] = set()
+        for request in wanted:
+            if request.rid in seen and len(wanted) > 1:
+                raise Refused(f"Duplicate request IDs detected within the request: {[request.rid]}")
+            if request.rid in self._live:
+                raise Refused(f"Duplicate request ID detected: {request.rid}")
+            seen.add(request.rid)
+        for request in wanted:
+            logs = Lists(request.logs, self.decode) if request.logs is not None else None
+            live = Live(request, Answer(request.rid, self.version, logs, request.tail), sink)
+            self._live[request.rid] = live
+            entered.append(live)
+        return entered
+
+    def dispatch(self, live: Live) -> None:
+        """Hands a live request to the scheduler, or ends it when it is one the scheduler would refuse."""
+        request = live.request
+        live.dispatched = True
+        if request.too_long is None:
             self.send(("add", request.rid, request.ids, request.params))
+            return
+        del self._live[request.rid]
+        finish = {"type": "abort", "message": request.too_long, "status_code": 400, "err_type": "BadRequestError"}
+        live.answer.take([0], "", finish, (1, 0, 0))
+        live.sink.feed(live.answer)
+        live.sink.flush()
+
+    def submit(self, request: Generate, sink: Sink) -> Live:
+        """Both at once; raises `Refused`."""
+        (live,) = self.enter([request], sink)
+        self.dispatch(live)
         return live
+
+    def leave(self, lives: Iterable[Live]) -> None:
+        """Ends what is left of a call whose client has gone."""
+        for live in lives:
+            if live.answer.finish is None:
+                if not live.dispatched:
+                    self._live.pop(live.request.rid, None)
+                with contextlib.suppress(PeerGone):
+                    self.abort(live.request.rid)
 
     def abort(self, rid: str) -> None:
         """Ignores an id that is not live here."""
@@ -119,16 +183,8 @@ class Engine:
     def abort_all(self) -> None:
         self.send(("abort", ""))
 
-    async def updates(self, live: Live) -> AsyncIterator[Answer]:
-        """The answer each time it has grown, until it is complete. Leaving early aborts the request."""
-        try:
-            while True:
-                await live.changed.wait()
-                live.changed.clear()
-                yield live.answer
-                if live.answer.finish is not None:
-                    return
-        finally:
-            if live.answer.finish is None:
-                with contextlib.suppress(PeerGone):
-                    self.abort(live.answer.rid)
+    def label(self, weight_version: str) -> None:
+        """Gives the weights another name, in running answers as well."""
+        self.version = weight_version
+        for live in self._live.values():
+            live.answer.label(weight_version)

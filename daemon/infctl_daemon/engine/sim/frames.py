@@ -1,7 +1,8 @@
 """The bytes of SGLang's answers: stream frames, whole answers, errors.
 
 What stays true: key order and spacing are those recorded from the real engine (tests/conformance/recorded); a
-cumulative frame costs the same at any length, because the encoded text and ids so far are kept.
+cumulative frame costs the same at any length, because the encoded text and ids so far are kept, and so is what stays
+the same from frame to frame.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from typing import Any
 from infctl_daemon.engine.sim.logprobs import Lists
 
 DONE = b"data: [DONE]\n\n"
+_ESCAPED: dict[str, bytes] = {}
+_ESCAPED_LIMIT = 8192
+
+Base = tuple[int, int, int]
+"""Prompt tokens, cached ones of them, retractions."""
 
 
 def encode(value: object) -> bytes:
@@ -20,76 +26,124 @@ def encode(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def _escape(text: str) -> bytes:
+    raw = json.dumps(text, ensure_ascii=False)[1:-1].encode()
+    if len(_ESCAPED) < _ESCAPED_LIMIT and len(text) < 32:
+        _ESCAPED[text] = raw
+    return raw
+
+
 class Answer:
-    """What one request has answered so far. `updated` counts batches of tokens taken in."""
+    """What one request has answered so far. `tail` stands behind meta_info: the index in a batch, the prompt's ids."""
 
     __slots__ = (
-        "_head", "_ids", "_started", "_text", "_version", "cached", "completion", "finish", "first_sent", "logs",
-        "prompt_tokens", "rid",
+        "_base", "_head", "_ids", "_middle", "_open", "_sent_first", "_spans", "_started", "_text", "_version",
+        "completion", "finish", "logs", "rid", "tail",
     )  # fmt: skip
 
-    def __init__(self, rid: str, weight_version: str, logs: Lists | None = None) -> None:
+    def __init__(self, rid: str, weight_version: str, logs: Lists | None = None, tail: bytes = b"") -> None:
         self.rid = rid
         self.logs = logs
+        self.tail = tail
         self.finish: dict[str, Any] | None = None
-        self.prompt_tokens = 0
-        self.cached = 0
         self.completion = 0
-        self.first_sent = False
-        self._head = b'"meta_info":{"id":' + encode(rid) + b',"finish_reason":'
+        self._base: Base = (0, 0, 0)
+        self._open = b'{"text":"'
+        self._head = b'],"meta_info":{"id":' + encode(rid) + b',"finish_reason":'
         self._version = encode(weight_version)
+        self._spans = [(self._version, 0)]
         self._text = bytearray()
         self._ids = bytearray()
+        self._sent_first = False
         self._started = time.perf_counter()
+        self._middle: tuple[bytes, bytes] | None = None
 
-    def take(self, new: list[int], added: str, finish: dict[str, Any] | None, prompt_tokens: int, cached: int) -> None:
-        if new:
+    def take(self, new: list[int], added: str, finish: dict[str, Any] | None, base: Base) -> None:
+        if len(new) == 1:
+            self._ids += b",%d" % new[0] if self._ids else b"%d" % new[0]
+            self.completion += 1
+        elif new:
             self._ids += (b"," if self._ids else b"") + ",".join(map(str, new)).encode()
             self.completion += len(new)
         if added:
-            self._text += json.dumps(added, ensure_ascii=False)[1:-1].encode()
+            self._text += _ESCAPED.get(added) or _escape(added)
+        if base != self._base:
+            self._base = base
+            self._middle = None
         self.finish = finish
-        self.prompt_tokens = prompt_tokens
-        self.cached = cached
+
+    def label(self, weight_version: str) -> None:
+        """From the next token on the weights have this name."""
+        self._version = encode(weight_version)
+        self._middle = None
+        if self._spans[-1][1] == self.completion:
+            self._spans.pop()
+        self._spans.append((self._version, self.completion))
+
+    def _weight_versions(self) -> bytes:
+        ends = [start for _, start in self._spans[1:]] + [self.completion]
+        spans = [
+            b'{"version":%b,"start":%d,"end":%d}' % (version, start, end)
+            for (version, start), end in zip(self._spans, ends, strict=True)
+        ]
+        return b'"weight_versions":[' + b",".join(spans) + b"],"
+
+    def _fixed(self) -> tuple[bytes, bytes]:
+        """What stands before and behind completion_tokens in a frame that is neither the first nor the last."""
+        prompt, cached, retractions = self._base
+        detail = b'{"device":%d,"host":0}' % cached if cached else b"null"
+        before = b"".join(
+            (
+                b'null,"prompt_tokens":%d,"weight_version":' % prompt, self._version,
+                b',"num_retractions":%d,"reasoning_tokens":0,"completion_tokens":' % retractions,
+            )
+        )  # fmt: skip
+        after = b',"cached_tokens":%d,"cached_tokens_details":%b,"dp_rank":null}' % (cached, detail)
+        return self._head + before, after + self.tail + b"}"
 
     def body(self, *, stamp: bool) -> bytes:
         """The JSON of a frame, or of the whole answer. `stamp` adds the time it was sent."""
-        count = b"%d" % self.completion
-        finish = self.finish
-        spans = (
-            b'"weight_versions":[{"version":' + self._version + b',"start":0,"end":' + count + b"}],"
-            if finish is not None
-            else b""
-        )
-        tail = b',"response_sent_to_client_ts":' + repr(time.time()).encode() if stamp else b""
+        parts: tuple[bytes | bytearray, ...]
+        if self.finish is None and not stamp and self.logs is None:
+            if self._middle is None:
+                self._middle = self._fixed()
+            before, after = self._middle
+            count = b"%d" % self.completion
+            parts = (self._open, self._text, b'","output_ids":[', self._ids, before, count, after)
+            return b"".join(parts)
+        return self._full(stamp)
+
+    def _full(self, stamp: bool) -> bytes:
+        prompt, cached, retractions = self._base
         logs = b"" if self.logs is None else self.logs.body()
-        head = b'{"text":"' + self._text + b'","output_ids":[' + self._ids + b"]," + self._head
-        if finish is not None and self.prompt_tokens == 0:
-            return b"".join(
-                (
-                    head, encode(finish), b',"weight_version":', self._version, b',"e2e_latency":',
-                    repr(time.perf_counter() - self._started).encode(), b",", spans, logs, b'"completion_tokens":',
-                    count, tail, b"}}",
-                )
-            )  # fmt: skip
-        detail = b'{"device":%d,"host":0}' % self.cached if self.cached else b"null"
-        latency = b""
-        if finish is not None:
-            latency = b',"e2e_latency":' + repr(time.perf_counter() - self._started).encode()
-        return b"".join(
-            (
-                head, b"null" if finish is None else encode(finish), b',"prompt_tokens":%d' % self.prompt_tokens,
-                b',"weight_version":', self._version, b',"num_retractions":0,', logs, b'"reasoning_tokens":0,',
-                b'"completion_tokens":', count, b',"cached_tokens":%d,' % self.cached, spans,
-                b'"cached_tokens_details":', detail, b',"dp_rank":null', latency, tail, b"}}",
-            )
-        )  # fmt: skip
+        count = b"%d" % self.completion
+        finish = b"null" if self.finish is None else encode(self.finish)
+        last = self.finish is not None
+        spans = self._weight_versions() if last else b""
+        latency = b',"e2e_latency":' + repr(time.perf_counter() - self._started).encode() if last else b""
+        sent = b',"response_sent_to_client_ts":' + repr(time.time()).encode() if stamp else b""
+        parts: list[bytes | bytearray] = [self._open, self._text, b'","output_ids":[', self._ids, self._head, finish]
+        if last and prompt == 0:
+            parts += [
+                b',"weight_version":', self._version, latency, b",", spans, logs, b'"completion_tokens":', count,
+            ]  # fmt: skip
+        else:
+            detail = b'{"device":%d,"host":0}' % cached if cached else b"null"
+            parts += [
+                b',"prompt_tokens":%d,"weight_version":' % prompt, self._version,
+                b',"num_retractions":%d,' % retractions, logs, b'"reasoning_tokens":0,"completion_tokens":', count,
+                b',"cached_tokens":%d,' % cached, spans, b'"cached_tokens_details":', detail, b',"dp_rank":null',
+                latency,
+            ]  # fmt: skip
+        parts += [sent, b"}", self.tail, b"}"]
+        return b"".join(parts)
 
     def frame(self) -> bytes:
         """The next stream frame; the first one is stamped."""
-        stamp = not self.first_sent
-        self.first_sent = True
-        return b"data: " + self.body(stamp=stamp) + b"\n\n"
+        if self._sent_first:
+            return b"data: " + self.body(stamp=False) + b"\n\n"
+        self._sent_first = True
+        return b"data: " + self.body(stamp=True) + b"\n\n"
 
 
 def refusal(message: str) -> bytes:
@@ -97,7 +151,7 @@ def refusal(message: str) -> bytes:
     return encode({"error": {"message": message}})
 
 
-def refusal_frames(message: str) -> bytes:
+def refusal_frame(message: str) -> bytes:
     """The same for a stream, after HTTP 200."""
     error = {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}
     return b"data: " + encode({"error": error}) + b"\n\n"

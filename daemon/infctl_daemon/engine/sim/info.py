@@ -61,7 +61,7 @@ def loads(options: Options, now: Loads) -> dict[str, Any]:
     }
 
 
-def model_info(options: Options, name: str, vocab: Vocabulary) -> dict[str, Any]:
+def model_info(options: Options, name: str, vocab: Vocabulary, version: str) -> dict[str, Any]:
     """GET /model_info: answered by the HTTP process alone, whatever the scheduler does."""
     return {
         "model_path": options.model_path,
@@ -69,7 +69,7 @@ def model_info(options: Options, name: str, vocab: Vocabulary) -> dict[str, Any]
         "tokenizer_path": options.model_path,
         "is_generation": True,
         "preferred_sampling_params": None,
-        "weight_version": options.weight_version,
+        "weight_version": version,
         "load_format": "auto",
         "reasoning_parser": None,
         "tool_call_parser": None,
@@ -81,14 +81,16 @@ def model_info(options: Options, name: str, vocab: Vocabulary) -> dict[str, Any]
     }
 
 
-def server_info(options: Options, name: str, longest_prompt: int, state: dict[str, Any]) -> dict[str, Any]:
+def server_info(
+    options: Options, name: str, longest_prompt: int, version: str, state: dict[str, Any]
+) -> dict[str, Any]:
     """GET /server_info; `state` came from the scheduler."""
     running = options.max_running_requests
     return {
         "model_path": options.model_path,
         "tokenizer_path": options.model_path,
         "served_model_name": name,
-        "weight_version": options.weight_version,
+        "weight_version": version,
         "host": options.host,
         "port": options.port,
         "tp_size": options.world,

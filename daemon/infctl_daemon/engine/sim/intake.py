@@ -1,4 +1,4 @@
-"""Reads the body of a /generate call: what SGLang refuses, and in which of its three ways.
+"""Takes in one /generate request: what SGLang refuses, and in which of its three ways.
 
 What stays true: a body that is not well-formed is HTTP 400 even for a stream (see `schema`); one that is well-formed
 but cannot be served is `Refused`, which a stream gets as HTTP 200 with an error frame; one that only the scheduler
@@ -7,15 +7,16 @@ refuses (`too_long`) becomes an abort frame.
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import uuid
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from infctl_daemon.engine.sim.logprobs import Wanted
-from infctl_daemon.engine.sim.schema import Malformed, check_contract, check_either, flag, parse_json, wrong
 
 _POISON = -2
 
@@ -50,6 +51,7 @@ class Generate:
     params: dict[str, Any]
     too_long: str | None = None
     logs: Wanted | None = None
+    tail: bytes = b""
 
 
 def one_token(rid: str) -> Generate:
@@ -66,48 +68,28 @@ def one_token(rid: str) -> Generate:
         "salt": 0,
         "taste": (0.0, 0.0, 1.0, {}),
         "logs": None,
+        "space": 0,
     }
     return Generate(rid=rid, stream=False, ids=[0], params=params)
 
 
-def read_generate(raw: bytes, limits: Limits) -> Generate:
-    """Raises `Malformed`, `Contract` or `Refused`. Unknown keys of the body are ignored, as SGLang does."""
-    body = parse_json(raw)
-    if not isinstance(body, dict):
-        raise Malformed("'type': 'dataclass_type', 'loc': ('body',), 'msg': 'Input should be a dictionary'")
-    text, ids, rid = body.get("text"), body.get("input_ids"), body.get("rid")
-    if text is not None and not isinstance(text, str | list):
-        wrong("text", "string_type", "a valid string", text)
-    if ids is not None and not isinstance(ids, list):
-        raise Malformed(
-            f"'type': 'value_error', 'loc': ('body', 'input_ids'), "
-            f"'msg': 'Value error, must be list or null; got {type(ids).__name__}', 'input': {ids!r}"
-        )
-    if rid is not None and not isinstance(rid, str | list):
-        wrong("rid", "string_type", "a valid string", rid)
-    for token in ids or ():
-        if not isinstance(token, int) or isinstance(token, bool):
-            wrong("input_ids", "int_type", "a valid integer", token)
-    stream = flag("stream", body.get("stream", False))
-    text_in_logs = flag("return_text_in_logprobs", body.get("return_text_in_logprobs", False))
-    given = body.get("sampling_params")
-    if given is not None and not isinstance(given, dict):
-        wrong("sampling_params", "dict_type", "a valid dictionary", given)
-    check_either(body)
-    params = given or {}
-    check_contract(params)
-    if isinstance(text, list) or isinstance(rid, list) or params.get("n", 1) not in (1, None):
-        raise Refused("Batches and n > 1 are not simulated.")
-    if text is None and ids is None:
-        raise Refused("Either text, input_ids or input_embeds should be provided.")
-    if ids is not None and not ids:
-        raise Refused("input_ids cannot be empty.")
+def admit(body: dict[str, Any], limits: Limits) -> Generate:
+    """One request of a body that has one prompt and one set of parameters; raises `Refused`."""
+    ids, text, params = body.get("input_ids"), body.get("text"), body.get("sampling_params") or {}
     prompt: list[int] = ids if ids is not None else limits.encode(text or "")
-    name = rid if isinstance(rid, str) else uuid.uuid4().hex
-    return _admit(name, stream, prompt, params, limits, _logs(body, text_in_logs, limits))
+    name: str = body["rid"] if isinstance(body.get("rid"), str) else uuid.uuid4().hex
+    tail = b""
+    if body["return_prompt_token_ids"]:
+        tail += b',"prompt_token_ids":' + json.dumps(prompt, separators=(",", ":")).encode()
+    if body.get("index") is not None:
+        tail += b',"index":%d' % body["index"]
+    made = _admit(name, body["stream"], prompt, params, limits, _logs(body, limits))
+    space = [body.get("extra_key"), body.get("cache_salt")]
+    made.params["space"] = zlib.crc32(repr(space).encode()) if any(space) else 0
+    return replace(made, tail=tail)
 
 
-def _logs(body: dict[str, Any], text: bool, limits: Limits) -> Wanted | None:
+def _logs(body: dict[str, Any], limits: Limits) -> Wanted | None:
     """What is asked for of log probabilities; the rest means nothing without return_logprob."""
     ids = body.get("token_ids_logprob") or []
     if not all(isinstance(t, int) and not isinstance(t, bool) for t in ids):
@@ -122,7 +104,7 @@ def _logs(body: dict[str, Any], text: bool, limits: Limits) -> Wanted | None:
     start, top = body.get("logprob_start_len"), body.get("top_logprobs_num") or 0
     if isinstance(start, list) or isinstance(top, list):
         start, top = _POISON, 0  # a list for one prompt reaches the scheduler and ends it
-    return Wanted(-1 if start is None else start, top, tuple(ids), text)
+    return Wanted(-1 if start is None else start, top, tuple(ids), body["return_text_in_logprobs"])
 
 
 def _value(params: dict[str, Any], name: str, default: Any) -> Any:

@@ -22,7 +22,7 @@ class Request:
     __slots__ = (
         "_banned", "_decode", "_eos_every", "_hold", "_ignore_eos", "_longest", "_max_new", "_min_new",
         "_missing", "_salt", "_stop_ids", "_stops", "_taste", "_vocab", "aborted", "asked", "cached", "every", "ids",
-        "input_logs", "opened", "out", "output_logs", "rid", "sent", "state", "trim",
+        "input_logs", "opened", "out", "output_logs", "retractions", "rid", "sent", "space", "state", "trim",
     )  # fmt: skip
 
     def __init__(
@@ -41,8 +41,10 @@ class Request:
         self.cached = 0
         self.state = 0
         self.aborted = False
+        self.retractions = 0
         self.opened = False
         self.every: int = params["every"]
+        self.space: int = params["space"]
         self.trim = (params["skip_special"], params["no_stop_trim"])
         self._vocab = vocab
         self._decode = decode

@@ -44,12 +44,16 @@ class Scheduler:
         self._prefilled = 0
         self._next_step = 0.0
         self._leaving = False
+        self._paused = False
 
     def run(self) -> None:
         """Turns until told to leave; raises `PeerGone` when a rank, the detokenizer or the parent is gone."""
         self._publish()
         self._control.send(("ready",))
         while not self._leaving:
+            if self._paused:
+                self._stand_still()
+                continue
             if not self._waiting and not self._running:
                 self._idle()
             elif self._waiting and len(self._running) < self._options.max_running_requests:
@@ -75,6 +79,13 @@ class Scheduler:
             message = self._control.poll(0)
         self._next_step = 0.0
 
+    def _stand_still(self) -> None:
+        """A turn of a paused engine: messages are taken, nothing is said, and the load snapshot is not rewritten."""
+        message = self._control.poll(self._options.idle_seconds)
+        if message is not None:
+            self._handle(message)
+        self._next_step = 0.0
+
     def _listen(self, until: float) -> None:
         """Takes messages until the step is over; new requests wait for the next turn."""
         while True:
@@ -98,12 +109,24 @@ class Scheduler:
                 if idle:
                     self._cache.clear()
                 self._control.send(("flush", number, idle))
+            case ("pause", mode):
+                self._pause(mode)
+            case ("continue",):
+                self._paused = False
             case ("slow", factor):
                 self._slow = factor
             case ("wrong", on):
                 self._wrong = on
             case ("leave",):
                 self._leaving = True
+
+    def _pause(self, mode: str) -> None:
+        self._paused = True
+        if mode == "retract":
+            for sequence in self._running:
+                sequence.retractions += 1
+            self._waiting.extendleft(reversed(self._running))
+            self._running = []
 
     def _info(self) -> dict[str, Any]:
         return {"steps": self._steps, "running": len(self._running), "waiting": len(self._waiting)}
@@ -112,7 +135,7 @@ class Scheduler:
         limit = self._options.max_queued_requests
         if limit is not None and len(self._waiting) >= limit:
             full = {"type": "abort", "status_code": 503, "message": "The request queue is full."}
-            self._output.send([(rid, [], full, 0, 0, None, None)])
+            self._output.send([(rid, [], full, (0, 0, 0), None, None)])
             return
         sequence = Request(rid, ids, params, self._vocab, self._text, self._options.eos_every)
         self._waiting.append(sequence)
@@ -123,7 +146,7 @@ class Scheduler:
         for sequence in self._waiting:
             if sequence.rid.startswith(prefix):
                 finish = {"type": "abort", "message": "Abort in waiting queue"}
-                gone.append((sequence.rid, [], finish, 0, 0, None, None))
+                gone.append((sequence.rid, [], finish, (0, 0, 0), None, None))
             else:
                 kept.append(sequence)
         self._waiting = kept
@@ -171,6 +194,8 @@ class Scheduler:
         cached = 0
         cache = self._cache
         seen = self._options.radix_cache
+        if sequence.out:
+            return self._enter_again(sequence)
         last = len(sequence.ids) - 1
         if sequence.asked is not None:
             start = sequence.asked.start
@@ -181,13 +206,23 @@ class Scheduler:
             sequence.log_input(self._origin)
         for position, token in enumerate(sequence.ids):
             state = fold(state, token)
-            if seen and position < last and state in cache:
+            if seen and position < last and state ^ sequence.space in cache:
                 cached = position + 1
             else:
                 seen = False
         sequence.state = state
         sequence.cached = cached
         return len(sequence.ids) - cached
+
+    def _enter_again(self, sequence: Request) -> int:
+        """A retracted one: its state stands, its prompt and output are computed again."""
+        state, cached = self._origin, 0
+        for token in (*sequence.ids, *sequence.out):
+            state = fold(state, token)
+            if not self._options.radix_cache or state ^ sequence.space not in self._cache:
+                break
+            cached += 1
+        return sequence.held_tokens - cached
 
     def _remember(self, sequence: Request) -> None:
         if not self._options.radix_cache:
@@ -196,8 +231,8 @@ class Scheduler:
         cache = self._cache
         for token in (*sequence.ids, *sequence.out):
             state = fold(state, token)
-            cache[state] = None
-            cache.move_to_end(state)
+            cache[state ^ sequence.space] = None
+            cache.move_to_end(state ^ sequence.space)
         while len(cache) > self._options.max_total_tokens:
             cache.popitem(last=False)
 
@@ -228,7 +263,8 @@ class Scheduler:
             if sequence.asked is not None:
                 logs = (sequence.input_logs if opening is not None else None, sequence.output_logs)
                 sequence.output_logs = []
-            out.append((sequence.rid, new, finish, len(sequence.ids), sequence.cached, opening, logs))
+            base = (len(sequence.ids), sequence.cached, sequence.retractions)
+            out.append((sequence.rid, new, finish, base, opening, logs))
             if finish is not None:
                 done.append(sequence)
         if out:

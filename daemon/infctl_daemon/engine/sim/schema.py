@@ -133,6 +133,40 @@ def check_either(body: dict[str, Any]) -> None:
         raise Contract(strict[0])
 
 
+def read_body(raw: bytes) -> dict[str, Any]:
+    """A /generate body that fits both schemas; raises `Malformed` or `Contract`. Unknown keys stay, as in SGLang."""
+    body = parse_json(raw)
+    if not isinstance(body, dict):
+        raise Malformed("'type': 'dataclass_type', 'loc': ('body',), 'msg': 'Input should be a dictionary'")
+    text, ids, rid = body.get("text"), body.get("input_ids"), body.get("rid")
+    if text is not None and not isinstance(text, str | list):
+        wrong("text", "string_type", "a valid string", text)
+    if ids is not None and not isinstance(ids, list):
+        raise Malformed(
+            f"'type': 'value_error', 'loc': ('body', 'input_ids'), "
+            f"'msg': 'Value error, must be list or null; got {type(ids).__name__}', 'input': {ids!r}"
+        )
+    if rid is not None and not isinstance(rid, str | list):
+        wrong("rid", "string_type", "a valid string", rid)
+    prompts: list[Any] = ids or []
+    for prompt in prompts if prompts and isinstance(prompts[0], list) else [prompts]:
+        for token in prompt if isinstance(prompt, list) else [prompt]:
+            if not isinstance(token, int) or isinstance(token, bool):
+                wrong("input_ids", "int_type", "a valid integer", token)
+    body["stream"] = flag("stream", body.get("stream", False))
+    for name in ("return_text_in_logprobs", "return_prompt_token_ids"):
+        body[name] = flag(name, body.get(name, False))
+    given = body.get("sampling_params")
+    if given is not None and not isinstance(given, dict | list):
+        wrong("sampling_params", "dict_type", "a valid dictionary", given)
+    check_either(body)
+    for params in given if isinstance(given, list) else [given or {}]:
+        if not isinstance(params, dict):
+            wrong("sampling_params", "dict_type", "a valid dictionary", params)
+        check_contract(params)
+    return body
+
+
 def _kind(value: object) -> str:
     if isinstance(value, bool):
         return f"boolean `{str(value).lower()}`"

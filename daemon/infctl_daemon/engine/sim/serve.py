@@ -17,6 +17,7 @@ from infctl_daemon.engine.sim.engine import Engine
 from infctl_daemon.engine.sim.faults import Faults, parse
 from infctl_daemon.engine.sim.http import Status, Surface
 from infctl_daemon.engine.sim.intake import one_token
+from infctl_daemon.engine.sim.stream import Whole
 from infctl_daemon.engine.sim.tokens import Vocabulary
 from infctl_daemon.engine.sim.tree import Tree, diagnostics_enabled
 from infctl_daemon.engine.sim.wire import PeerGone
@@ -35,7 +36,9 @@ class Listener:
         self._site: web.TCPSite | None = None
 
     async def start(self, app: web.Application) -> None:
-        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=_KEEP_ALIVE, handle_signals=False)
+        self._runner = web.AppRunner(
+            app, access_log=None, keepalive_timeout=_KEEP_ALIVE, handle_signals=False, handler_cancellation=True
+        )
         await self._runner.setup()
         await self.listen(True)
 
@@ -112,9 +115,9 @@ class Main:
             await self.engine.run(self.tree.control, self.tree.output)
 
     async def _warm_up(self) -> None:
-        live = self.engine.submit(one_token("WARMUP"))
-        async for _ in self.engine.updates(live):
-            pass
+        warm = Whole(1)
+        self.engine.submit(one_token("WARMUP"), warm)
+        await warm.done.wait()
 
     async def _follow(self) -> None:
         """A node that has no rank 0 serves flags that mean nothing, as SGLang's do."""
