@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
@@ -26,7 +27,7 @@ from infctl.store.codec import Record, decode
 from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, EventRecord, FaultNotice, GroupStatus, StreamRecord
 from infctl_daemon.engine.sim.model import write_model
-from tests.support.etcd import BINARIES, LiveEtcd
+from tests.support.etcd import BINARIES, LiveCluster, LiveEtcd
 from tests.support.witness import until
 
 BIN = Path(sys.executable).parent
@@ -35,12 +36,12 @@ BIN = Path(sys.executable).parent
 class Cluster:
     """Handles to look at the cluster and to hurt it."""
 
-    def __init__(self, folder: Path, etcd: LiveEtcd, record: bool) -> None:
+    def __init__(self, folder: Path, etcd: Any, record: bool) -> None:
         self.folder = folder
         self.etcd = etcd
         self.keys = Keys()
-        self.store = EtcdStore([etcd.endpoint])
-        self.env = {**os.environ, "INFCTL_ENDPOINTS": etcd.endpoint, "HOME": str(folder / "home")}
+        self.store = EtcdStore(etcd.endpoints)
+        self.env = {**os.environ, "INFCTL_ENDPOINTS": ",".join(etcd.endpoints), "HOME": str(folder / "home")}
         self.env["XDG_STATE_HOME"] = self.env["XDG_CACHE_HOME"] = self.env["XDG_CONFIG_HOME"] = str(folder / "home")
         self.record_dir = folder / "record"
         if record:
@@ -191,10 +192,13 @@ async def running(
     sim: Sequence[str] = (),
     record: bool = False,
     gateway: Sequence[str] = (),
+    etcd_members: int = 1,
     **spec: object,
 ) -> AsyncIterator[Cluster]:
-    """A cluster with ready groups; extra keywords go into every group's spec."""
-    etcd = await LiveEtcd(BINARIES[0], folder / "etcd").start()
+    """A cluster with ready groups; `cluster.etcd` is a `LiveCluster` where there are three members; extra keywords go
+    into every group's spec."""
+    kind: Any = LiveEtcd if etcd_members == 1 else LiveCluster
+    etcd = await kind(BINARIES[0], folder / "etcd").start()
     cluster = Cluster(folder, etcd, record)
     try:
         cluster.start_daemon()
