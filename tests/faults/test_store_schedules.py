@@ -6,12 +6,24 @@ Real processes; each test is named like the schedule in docs/design.md that it c
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import signal
 from pathlib import Path
 
 import psutil
 import pytest
 
+from infctl.adapters.etcd import EtcdStore
+from infctl.adapters.etcd.admin import EtcdAdmin
+from infctl.domain.errors import StoreFull
+from infctl.ports.store import Delete
+from infctl.store.codec import decode
+from infctl.store.records import Generation
+from tests.support import noded as nodes
 from tests.support.cluster import Cluster, running
+from tests.support.etcd import BINARIES, live_etcd, store_on
+from tests.support.late import late_proxy
 from tests.support.traffic import traffic
 from tests.support.witness import Seen, body, until, watch
 
@@ -92,3 +104,146 @@ async def test_etcd_frozen_for_a_minute_with_live_traffic_no_restart_no_fenced_f
             assert record is not None and record.state == "COMPLETED" and record.migrations == 0
         left = set().union(*engines.values(), await pids(cluster, "a"))
     assert alive(left) == set(), "an engine outlived its cluster"
+
+
+async def test_publish_times_out_rank_dies_late_publish_applies_refused(tmp_path: Path) -> None:
+    """The write that nobody waits for any more reaches the store after the notice of its launch's end."""
+    async with (
+        live_etcd(BINARIES[0], tmp_path / "etcd") as etcd,
+        store_on(etcd.endpoint) as store,
+        late_proxy(etcd.endpoint) as proxy,
+    ):
+        noded = nodes.Noded(tmp_path / "n1", proxy.endpoint, limits={"leaseTtlSeconds": 20})
+        cluster = nodes.Cluster(etcd, store, noded, nodes.model(tmp_path / "model"))
+        try:
+            noded.start()
+            proxy.hold(b'"published_at"')
+            await cluster.apply(cluster.spec())
+            await asyncio.wait_for(proxy.holding.wait(), 25)
+            kv = await store.get(cluster.keys.group_generation("a"))
+            assert kv is not None
+            first = decode(Generation, kv.value)
+            timed_out = '"PublishEndpoint"'
+            await until(lambda: timed_out in noded.log.read_text(), 15, "the daemon gives up on its publish")
+            assert (await cluster.endpoint()) is None
+            os.kill(noded.pid("a", "scheduler_TP1"), signal.SIGKILL)
+            proxy.cut()
+            notice = await cluster.fault(first.launch, seconds=15.0)
+            assert notice.reason == "process-exited"
+            await asyncio.sleep(0.5)
+            proxy.answer = b""  # what watches told the old connection so far
+
+            await proxy.deliver()
+            await until(lambda: b"fault_id" in proxy.answer, 10, "the store ran the late publish and read back why not")
+            found = await cluster.endpoint()
+            assert found is None or found.launch != first.launch, "a dead launch was published"
+            second = await cluster.ready(not_launch=first.launch)
+            assert second.generation > first.generation
+        finally:
+            await noded.close()
+
+
+async def test_nospace_the_dead_endpoint_still_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full database takes no notice: a lone delete and the gateway's own eyes must do, and the repair ends it."""
+    monkeypatch.setattr("infctl.adapters.etcd_binary.QUOTA_BYTES", 6 << 20)
+    async with running(tmp_path, ("a", "b"), sim=STEADY, **QUICK) as cluster:
+        before, other = await cluster.ready("a", "b")
+        with pytest.raises(StoreFull):
+            for n in range(100):
+                await cluster.store.put(f"filler/{n}", b"." * 200_000)
+        rank = await cluster.rank("a", 1)
+        async with traffic(cluster.url, 20.0) as load:
+            seen, task = stream(cluster, 1, 100, "a")
+            await until(lambda: len(seen.ids) > 20, 20, "the stream runs")
+            rank.kill()
+            await until(lambda: _gone(cluster, "a"), 10, "the endpoint of the dead launch left the full store")
+            await task
+            status = await cluster.get(cluster.admin + "/v1/status")
+            assert status["routable"] == [other.launch]
+            assert await cluster.faults() == [], "there was no room for a notice"
+
+            for n in range(100):
+                await cluster.store.txn((), (Delete(f"filler/{n}"),))
+            admin = EtcdAdmin(cluster.store)
+            await cluster.store.compact((await cluster.store.status()).revision)
+            await admin.defragment()
+            for alarm in await admin.alarms():
+                await admin.disarm(alarm)
+            (again,) = await cluster.ready("a", above=before.generation)
+        assert load.failures == [] and load.served == load.sent
+        assert seen.error is None and seen.broken == [] and seen.done and len(seen.ids) == 100
+        assert again.launch != before.launch
+        fresh = await watch(cluster.url, body(tokens=5), group="a")
+        assert fresh.error is None and len(fresh.ids) == 5
+
+
+async def _gone(cluster: Cluster, group: str) -> bool:
+    return await cluster.endpoint(group) is None
+
+
+def _shouts(cluster: Cluster, process: str) -> bool:
+    return any("revision" in x and '"level": "error"' in x for x in cluster.log(process).splitlines())
+
+
+async def _told(cluster: Cluster) -> dict[str, str] | None:
+    told = {e.actor: e.message for e in await cluster.events("store.replaced")}
+    return told if len(told) == 2 else None
+
+
+async def test_database_restored_from_a_backup_hold_and_shout(tmp_path: Path) -> None:
+    """An older state of the same cluster, which soon grows past what we knew: nobody believes it, nothing restarts."""
+    async with running(tmp_path, ("a", "b"), sim=STEADY, **QUICK) as cluster:
+        data = tmp_path / "etcd" / "data"
+        before, old_b = await cluster.ready("a", "b")
+        cluster.etcd.freeze()
+        shutil.copytree(data, tmp_path / "backup")
+        cluster.etcd.thaw()
+        (await cluster.rank("b", 1)).kill()
+        (new_b,) = await cluster.ready("b", above=old_b.generation)
+        engines = {g: await pids(cluster, g) for g in ("a", "b")}
+        known = (await cluster.store.status()).revision
+        async with traffic(cluster.url, 20.0) as load:
+            seen, task = stream(cluster, 1, 300, "a")
+            await until(lambda: len(seen.ids) > 20, 20, "the stream runs")
+            cluster.etcd.kill()
+            shutil.rmtree(data)
+            shutil.copytree(tmp_path / "backup", data)
+            await cluster.etcd.start()
+            await until(lambda: _shouts(cluster, "noded") and _shouts(cluster, "gateway"), 15, "both say so")
+            async with store_on(cluster.etcd.endpoint) as other:
+                at = (await other.status()).revision
+                assert at < known, "the backup is older"
+                for n in range(known - at + 50):
+                    at = await other.put(f"new/{n}", b"")
+                # longer than every lease of theirs: an owner that believed this store would have lost its launch
+                await asyncio.sleep(12.0)
+                expired = {cluster.keys.endpoint(g) for g in engines} | {cluster.keys.node_lease("n1")}
+                ours = [kv for kv in (await other.range(cluster.keys.root)).kvs if kv.mod_revision > at]
+                assert [kv.key for kv in ours if kv.key not in expired] == [], "somebody wrote into the other database"
+            for group, expected in engines.items():
+                assert alive(expected) == expected, f"{group} was restarted"
+            said = await cluster.get(cluster.url + "/ready")
+            assert said["store"] == "replaced" and "revision" in str(said["store_replaced"]) and said["ready"] is True
+            status = await cluster.get(cluster.admin + "/v1/status")
+            assert status["routable"] == sorted([before.launch, new_b.launch]), "the table is the one from before"
+            await task
+        assert load.failures == [] and load.served == load.sent
+        assert seen.error is None and seen.broken == [] and seen.done and len(seen.ids) == 300
+        left = set().union(*engines.values())
+
+        # somebody looked at it, wants it, and starts the processes again
+        for name in ("noded", "gateway"):
+            cluster.processes[name].terminate()
+            cluster.processes[name].wait(30)
+        await cluster.store.close()
+        cluster.store = EtcdStore([cluster.etcd.endpoint])
+        cluster.start_daemon()
+        await cluster.start_gateway()
+        again, again_b = await cluster.ready("a", "b")
+        assert again_b.generation > new_b.generation, "the daemon's own file knows more than the backup"
+        assert again.generation > before.generation
+        assert (await cluster.get(cluster.url + "/ready"))["store"] == "ok"
+        told = await until(lambda: _told(cluster), 10, "events of both tell of it")
+        assert f"group b had generation {new_b.generation} and has {old_b.generation}" in told["gateway/gw1"]
+        assert f"the store knows {old_b.generation}: was it restored?" in told["node/n1"]
+    assert alive(left) == set()

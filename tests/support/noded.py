@@ -60,8 +60,9 @@ def model(folder: Path) -> Path:
 class Noded:
     """One daemon process; its files survive it."""
 
-    def __init__(self, folder: Path, endpoint: str, node: str = "n1") -> None:
+    def __init__(self, folder: Path, endpoint: str, node: str = "n1", limits: dict[str, float] | None = None) -> None:
         self.folder, self.endpoint, self.node = folder, endpoint, node
+        self.limits = {**LIMITS, **(limits or {})}
         self.state = StateFile(folder / "state")
         self.log = folder / "noded.log"
         self.record = folder / "record"
@@ -71,7 +72,7 @@ class Noded:
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "node.yaml"
-        config.write_text(json.dumps({"apiVersion": "infctl/v1", "kind": "NodeConfig", "limits": LIMITS}))
+        config.write_text(json.dumps({"apiVersion": "infctl/v1", "kind": "NodeConfig", "limits": self.limits}))
         argv = [sys.executable, "-m", "infctl_daemon.node.main", "--config", str(config), "--node", self.node]
         argv += ["--endpoints", self.endpoint, "--log-level", "debug"]
         argv += ["--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run")]

@@ -148,12 +148,14 @@ def away(file, tokenizer, monkeypatch):
     return world
 
 
-async def test_nobody_in_a_snapshot_is_believed_before_a_probe(away):
+async def test_nobody_in_a_snapshot_is_believed_before_a_probe(away, tokenizer):
+    _, digest = tokenizer
     async with started(away):
         await until(lambda: away.fleet.source == "snapshot", 2, "served from the file")
         body, status = away.ready()
         assert status == 503 and body["from_snapshot"] and "probe" in body["reason"] and away.routable() == []
         away.fleet.doubts.probed("a-1", Proof.SILENT)
+        await until(lambda: away.fleet.tokenizer(digest) is not None, 3, "the tokenizer is loaded")
         assert away.routable() == []
         away.fleet.doubts.probed("a-1", Proof.LIVES)
         assert away.routable() == ["a-1"]
@@ -175,12 +177,14 @@ async def test_the_store_s_word_replaces_the_snapshot_and_generations_never_fall
         await until(lambda: away.routable() == ["a-2"], 2, "a higher one counts")
 
 
-async def test_an_endpoint_that_the_store_does_not_list_any_more_stays_in_doubt(away):
+async def test_an_endpoint_that_the_store_does_not_list_any_more_stays_in_doubt(away, tokenizer):
+    _, digest = tokenizer
     async with started(away):
         await until(lambda: away.fleet.source == "snapshot", 2, "served from the file")
-        away.fleet.doubts.probed("a-1", Proof.LIVES)
+        await until(lambda: away.fleet.tokenizer(digest) is not None, 3, "the tokenizer is loaded")
         away.store.unavailable = False
         await until(lambda: away.fleet.source == "store", 5, "the store is read")
+        away.fleet.doubts.probed("a-1", Proof.LIVES)
         assert away.routable() == ["a-1"] and "a-1" in away.fleet.doubts, "its lease ran out, its engine may live"
 
 
@@ -196,20 +200,27 @@ async def test_a_snapshot_that_is_too_old_is_not_served(file, tokenizer, monkeyp
 
 
 async def test_a_store_that_answers_is_asked_and_not_the_file(file, tokenizer):
-    file.write(snapshot(tokenizer, cluster_id=1, revision=1))
     world = World(file)
     await world.publish(tokenizer, launch="a-0")
-    status = await world.store.status()
-    file.write(snapshot(tokenizer, cluster_id=status.cluster_id, revision=2))
+    await world.store.put(KEYS.group_generation("b"), encode(Generation(generation=9, launch="b-9")))
+    known = {"cluster_id": (await world.store.status()).cluster_id, "revision": world.store.revision}
+    file.write(snapshot(tokenizer, **known, generations={"b": Generation(generation=9, launch="b-9")}))
     async with started(world):
         await until(lambda: world.routable() == ["a-0"], 3, "routable at once")
+        await asyncio.sleep(0.1)
         assert world.fleet.source == "store" and world.replaced == [] and world.expected == []
 
 
-@pytest.mark.parametrize("change", [{"revision": 99}, {"cluster_id": 4711}])
-async def test_a_database_that_is_not_the_one_of_the_file_is_said_aloud(file, tokenizer, change):
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [{"revision": 99}, {"cluster_id": 4711}, {"generations": {"a": Generation(generation=2, launch="a-9")}}],
+)
+async def test_a_database_that_is_not_the_one_of_the_file_is_said_aloud(file, tokenizer, change, compacted):
     world = World(file)
     await world.publish(tokenizer, launch="a-0")
+    if compacted:
+        await world.store.compact(world.store.revision)
     known = {"cluster_id": (await world.store.status()).cluster_id, "revision": 2}
     file.write(snapshot(tokenizer, **{**known, **change}))
     async with started(world):

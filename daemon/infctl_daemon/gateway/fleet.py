@@ -8,11 +8,12 @@ Another database than the one we knew is not believed, and said aloud.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import structlog
 
-from infctl.domain.errors import ConfigError, StoreError
+from infctl.domain.errors import Compacted, ConfigError, StoreError
 from infctl.ports.store import Alive, Events, Interrupted, KeyValue, Relist, Store, WatchItem
 from infctl.store import stamp
 from infctl.store.codec import BadRecord, decode
@@ -46,6 +47,7 @@ class Fleet(Table):
         self._file = file
         self._cut: set[str] = set()
         self._heard = False
+        self._earlier: Snapshot | None = None
         self.source = ""
         self.cluster_id = 0
         self.revision = 0
@@ -102,6 +104,9 @@ class Fleet(Table):
             self.ready.set()
             try:
                 async with asyncio.TaskGroup() as group:
+                    if self._earlier is not None:
+                        earlier, self._earlier = self._earlier, None
+                        group.create_task(self._compare(earlier))
                     for prefix in self._prefixes:
                         watch = self._store.watch(prefix, start_revision=revision + 1)
                         group.create_task(self._follow(prefix, watch))
@@ -121,11 +126,10 @@ class Fleet(Table):
             if not self._heard:
                 await self._restore(snapshot)
                 return await listing
-            revision = await listing
+            self._earlier = snapshot
+            return await listing
         finally:
             listing.cancel()
-        self._compare(snapshot, revision)
-        return revision
 
     def _read_file(self) -> Snapshot | None:
         if self._file is None:
@@ -176,17 +180,38 @@ class Fleet(Table):
         for record in snapshot.endpoints:
             await self._load_tokenizer(record)
 
-    def _compare(self, snapshot: Snapshot, revision: int) -> None:
+    async def _compare(self, snapshot: Snapshot) -> None:
         """The store was there at once: our file only tells whether it still is the database that we knew."""
-        if snapshot.cluster_id != self.cluster_id:
-            was, now = f"cluster id {snapshot.cluster_id:x}", f"{self.cluster_id:x}"
-        elif revision < snapshot.revision:
-            was, now = f"revision {snapshot.revision}", str(revision)
-        else:
+        try:
+            why = await self._contradiction(snapshot)
+        except StoreError as error:
+            log.info("snapshot.not_compared", why=error.message)
             return
-        message = f"the store had {was} at {snapshot.taken_at}, and has {now} now: another database, or a restored one"
-        log.error("store.replaced", message=message, hint="check it; what it says is served from here on")
-        self.on_replaced(message)
+        if why:
+            message = f"{why}: another database, or a restored one (known as of {snapshot.taken_at})"
+            log.error("store.replaced", message=message, hint="check it; what it says is served from here on")
+            self.on_replaced(message)
+
+    async def _contradiction(self, snapshot: Snapshot) -> str:
+        if snapshot.cluster_id != self.cluster_id:
+            return f"the store's cluster id was {snapshot.cluster_id:x} and is {self.cluster_id:x}"
+        if self.revision < snapshot.revision:
+            return f"the store's revision was {snapshot.revision} and is {self.revision}"
+        # it may have grown past what we knew; but what it held at that revision cannot have changed
+        try:
+            then = await self._store.range(self._keys.groups, revision=snapshot.revision)
+        except Compacted:
+            then = await self._store.range(self._keys.groups)
+        held: dict[str, int] = {}
+        for kv in then.kvs:
+            parts = self._keys.parts(kv.key)
+            if parts[2:] == ("generation",):
+                with contextlib.suppress(BadRecord):
+                    held[parts[1]] = decode(Generation, kv.value).generation
+        for group, known in snapshot.generations.items():
+            if held.get(group, 0) < known.generation:
+                return f"group {group} had generation {known.generation} and has {held.get(group, 0)}"
+        return ""
 
     # following
     async def _list(self) -> int:

@@ -39,11 +39,12 @@ TXN_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The generation key as we know it; `mod_revision` is what the next compare stands on."""
+    """The generation key as we know it; `mod_revision` is what the next compare stands on, `before` what it held."""
 
     launch: str
     generation: int
     mod_revision: int
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class Claims:
         compares = [Compare.unchanged(key, kv.mod_revision if kv else 0), self._held(lease)]
         done = await self._store.txn(compares, ops, [Get(key)], timeout=TXN_TIMEOUT)
         if done.succeeded:
-            self._known[group] = Registration(launch, generation, done.revision)
+            self._known[group] = Registration(launch, generation, done.revision, current)
             self._launches[group] = record
             return self._known[group]
         now = _first(done, 0)

@@ -136,6 +136,13 @@ class Executor:
         if isinstance(got, Refused):
             self._free(ev.ClaimRefused("", got.why))
             return
+        if got.before < state.generation:
+            # we write our file after the store: only another database, or an older state of it, knows less
+            message = (
+                f"generation {state.generation} was registered, and the store knows {got.before}: was it restored?"
+            )
+            context.log.error("the store is behind our own file", group=self._group, message=message)
+            context.events.say("store.replaced", f"group/{self._group}", message=message)
         await asyncio.to_thread(
             context.state.write,
             GroupState(
