@@ -50,6 +50,7 @@ def build() -> Tree:
                 "demo": _in("demo", "Kill a rank in mid-stream, and watch the stream go on."),
             },
             "Set up": {
+                "config": _in("config", "Show and choose contexts: the clusters known here."),
                 "completion": _in("completion", "Print a completion script for bash, zsh or fish."),
                 "version": _in("version", "Print the version."),
                 "help": _in("help_topics", "Explain a topic: exit-codes, contexts, kinds."),

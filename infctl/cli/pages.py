@@ -11,7 +11,7 @@ from infctl.cli import io
 
 WIDTH = 80
 # commands that only hold others: without another word they show their page
-GROUPS = ("", "dev")
+GROUPS = ("", "dev", "config")
 _FOLDER = os.path.join(os.path.dirname(__file__), "help")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz-")
 

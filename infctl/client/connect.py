@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from infctl.config.context import Context, load_contexts
+from infctl.config.context import Context, load_contexts, unknown_context
 from infctl.domain.errors import UsageError
 from infctl.ports.store import Store
 from infctl.store.keys import Keys
@@ -43,8 +43,7 @@ def find_cluster(endpoints: str = "", context: str = "", cluster: str = "") -> P
         )
     chosen: Context | None = found.contexts.get(name)
     if chosen is None:
-        known = ", ".join(sorted(found.contexts)) or "none"
-        raise UsageError(f"no context {name!r} in {found.path}", reason="NoContext", hint=f"known contexts: {known}")
+        raise unknown_context(name, found)
     return Place(chosen.endpoints, cluster or chosen.cluster, f"context {name}")
 
 

@@ -1,11 +1,12 @@
-"""What `infctl get` shows: one snapshot, all of it read at one revision of the store."""
+"""What `infctl get` and `describe` show: one snapshot, all of it read at one revision of the store."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from infctl.domain.errors import NotFound
+from infctl.domain.errors import Compacted, NotFound
 from infctl.ports.store import Store
 from infctl.store.codec import BadRecord, Record, decode
 from infctl.store.keys import Keys
@@ -17,13 +18,17 @@ from infctl.store.records import (
     Generation,
     GroupSpec,
     GroupStatus,
+    KnownAnswer,
+    LaunchRecord,
     NodeLease,
     NodeSpec,
     NodeStatus,
     PoolSpec,
     StreamRecord,
+    Suspicion,
 )
-from infctl.view.kinds import Kind
+from infctl.view.documents import Doc
+from infctl.view.kinds import Kind, nearest
 from infctl.view.snapshot import Snapshot
 
 R = TypeVar("R", bound=Record)
@@ -38,6 +43,10 @@ _NEEDS: dict[Kind, tuple[str, ...]] = {
     Kind.GATEWAY: ("gateways",),
     Kind.EVENT: ("events",),
 }
+# what a description looks at, whatever it describes
+EVERYTHING = ("nodes", "pools", "groups", "endpoints", "faults", "suspicions", "gateways", "streams", "events")
+# gateways compact every minute: a slow reader may find its revision gone
+_TRIES = 3
 
 
 @dataclass(slots=True)
@@ -48,11 +57,25 @@ class _Filling:
     bad: list[str] = field(default_factory=list)
 
 
-async def read_snapshot(store: Store, keys: Keys, kind: Kind) -> Snapshot:
-    """Everything that the documents of `kind` need, as it was at one revision. Raises StoreUnavailable."""
+async def read_snapshot(store: Store, keys: Keys, kinds: Iterable[Kind]) -> Snapshot:
+    """Everything that the documents of `kinds` need, as it was at one revision. Raises StoreError."""
+    return await read_prefixes(store, keys, tuple(dict.fromkeys(name for kind in kinds for name in _NEEDS[kind])))
+
+
+async def read_prefixes(store: Store, keys: Keys, names: tuple[str, ...]) -> Snapshot:
+    """The records under these prefixes of `Keys`, as they were at one revision. Raises StoreError."""
+    for _ in range(_TRIES - 1):
+        try:
+            return await _read(store, keys, names)
+        except Compacted:
+            continue
+    return await _read(store, keys, names)
+
+
+async def _read(store: Store, keys: Keys, names: tuple[str, ...]) -> Snapshot:
     revision = 0
     filling = _Filling(Snapshot())
-    for name in _NEEDS[kind]:
+    for name in names:
         result = await store.range(getattr(keys, name), revision=revision)
         revision = revision or result.revision
         for kv in result.kvs:
@@ -75,6 +98,8 @@ def _put(s: Snapshot, parts: tuple[str, ...], value: bytes, revision: int) -> No
             s.node_specs[name] = decode(NodeSpec, value)
         case ("pools", name, "spec"):
             s.pools[name] = decode(PoolSpec, value)
+        case ("pools", name, "answer"):
+            s.answers[name] = decode(KnownAnswer, value)
         case ("groups", name, "spec"):
             s.groups[name] = decode(GroupSpec, value)
             s.spec_revisions[name] = revision
@@ -82,10 +107,14 @@ def _put(s: Snapshot, parts: tuple[str, ...], value: bytes, revision: int) -> No
             s.group_status[name] = decode(GroupStatus, value)
         case ("groups", name, "generation"):
             s.generations[name] = decode(Generation, value)
+        case ("groups", _, "launches", launch):
+            s.launches[launch] = decode(LaunchRecord, value)
         case ("endpoints", name):
             s.endpoints[name] = decode(EndpointRecord, value)
         case ("faults", name, launch):
             s.faults[(name, launch)] = decode(FaultNotice, value)
+        case ("suspicions", name, launch, gateway):
+            s.suspicions[(name, launch, gateway)] = decode(Suspicion, value)
         case ("streams", name):
             s.streams[name] = decode(StreamRecord, value)
         case ("gateways", name):
@@ -94,18 +123,16 @@ def _put(s: Snapshot, parts: tuple[str, ...], value: bytes, revision: int) -> No
             s.events[name] = decode(EventRecord, value)
 
 
-def pick(documents: list[dict[str, object]], kind: Kind, names: list[str]) -> list[dict[str, object]]:
+def pick(documents: list[Doc], kind: Kind, names: list[str]) -> list[Doc]:
     """The documents with these names, in the order asked for; all of them without names. Raises NotFound."""
     if not names:
         return documents
-    by_name = {str(d["metadata"]["name"]): d for d in documents}  # type: ignore[index]
+    by_name = {str(d["metadata"]["name"]): d for d in documents}
     missing = [n for n in names if n not in by_name]
     if missing:
-        from infctl.view.kinds import nearest
-
         near = nearest(missing[0], list(by_name))
         raise NotFound(
             "\n".join(f"{kind.value}/{name} not found" for name in missing),
             hint=f"did you mean {kind.value}/{near}?" if near else f"infctl get {kind.plural}",
         )
-    return [by_name[n] for n in names]
+    return [by_name[n] for n in dict.fromkeys(names)]

@@ -9,14 +9,13 @@ cluster = "default"
 from __future__ import annotations
 
 import os
-import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from infctl.domain.errors import ConfigError
-
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+from infctl.config import context_edit as edit
+from infctl.domain.errors import ConfigError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,21 @@ def load_contexts(path: Path | None = None) -> Contexts:
     """The contexts file; an absent one holds nothing. Raises ConfigError."""
     path = path or config_home() / "config.toml"
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _parse(path.read_text(encoding="utf-8"), path)
     except (FileNotFoundError, NotADirectoryError):
         return Contexts(path)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
+
+
+def _parse(text: str, path: Path) -> Contexts:
+    """The contexts in a text. Raises ConfigError with every problem."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
     problems: list[str] = []
     contexts: dict[str, Context] = {}
     current = data.get("current", "")
@@ -100,12 +107,33 @@ def _context(path: Path, name: str, entry: object, problems: list[str]) -> Conte
 
 
 def save_context(context: Context, *, make_current: bool, path: Path | None = None) -> Path:
-    """Add or replace one context; the file is written whole and moved into place."""
+    """Add or replace one context."""
     have = load_contexts(path)
-    contexts = {**have.contexts, context.name: context}
     current = context.name if make_current or not have.current else have.current
-    _write(replace(have, current=current, contexts=contexts))
+
+    def change(text: str) -> str:
+        text = edit.set_context(text, context.name, context.endpoints, context.cluster)
+        return edit.set_current(text, current)
+
+    _write(replace(have, current=current, contexts={**have.contexts, context.name: context}), change)
     return have.path
+
+
+def use_context(name: str, path: Path | None = None) -> bool:
+    """Make one context the current one; False when it is already. Raises UsageError when there is no such context."""
+    have = load_contexts(path)
+    if name not in have.contexts:
+        raise unknown_context(name, have)
+    if name == have.current:
+        return False
+    _write(replace(have, current=name), lambda text: edit.set_current(text, name))
+    return True
+
+
+def unknown_context(name: str, have: Contexts) -> UsageError:
+    """The error of a name that is not in the file; its hint lists those that are."""
+    known = ", ".join(sorted(have.contexts)) or "none"
+    return UsageError(f"no context {name!r} in {have.path}", reason="NoContext", hint=f"known contexts: {known}")
 
 
 def remove_context(name: str, path: Path | None = None) -> bool:
@@ -115,22 +143,57 @@ def remove_context(name: str, path: Path | None = None) -> bool:
         return False
     contexts = {k: v for k, v in have.contexts.items() if k != name}
     current = "" if have.current == name else have.current
-    _write(replace(have, current=current, contexts=contexts))
+    _write(
+        replace(have, current=current, contexts=contexts),
+        lambda text: edit.set_current(edit.drop_context(text, name), current),
+    )
     return True
 
 
-def _write(contexts: Contexts) -> None:
-    lines = [f"current = {_quote(contexts.current)}"] if contexts.current else []
+def text_of(contexts: Contexts) -> str:
+    """The whole file, made anew."""
+    text = edit.set_current("", contexts.current)
     for name, context in sorted(contexts.contexts.items()):
-        key = name if _NAME.fullmatch(name) and "." not in name else _quote(name)
-        ends = ", ".join(_quote(e) for e in context.endpoints)
-        lines += ["", f"[contexts.{key}]", f"endpoints = [{ends}]", f"cluster = {_quote(context.cluster)}"]
-    contexts.path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = contexts.path.with_name(f".{contexts.path.name}.{os.getpid()}")
-    fresh.write_text("\n".join(lines).lstrip("\n") + "\n", encoding="utf-8")
-    os.replace(fresh, contexts.path)
+        text = edit.set_context(text, name, context.endpoints, context.cluster)
+    return text
 
 
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+def _write(wanted: Contexts, change: Callable[[str], str]) -> None:
+    """Change the text that is there; where that does not give what is wanted, write the whole file anew."""
+    path = Path(os.path.realpath(wanted.path))
+    try:
+        text = change(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        text = change("")
+    _replace(path, text if _same(text, wanted) else text_of(wanted))
+
+
+def _same(text: str, wanted: Contexts) -> bool:
+    try:
+        return _parse(text, wanted.path) == wanted
+    except ConfigError:
+        return False
+
+
+def _replace(path: Path, text: str) -> None:
+    """The file is the old one or the new one, also after a power cut. Raises ConfigError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with open(fresh, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            if path.exists():
+                os.chmod(fresh, path.stat().st_mode & 0o777)
+            os.replace(fresh, path)
+        finally:
+            fresh.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from infctl.view.documents import Doc
 from infctl.view.humanize import age, short, size
 from infctl.view.kinds import Kind
-from infctl.view.snapshot import Doc
 
 Cell = Callable[[Doc, datetime], str]
 

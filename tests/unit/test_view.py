@@ -15,9 +15,10 @@ from infctl.client.listing import pick
 from infctl.domain.errors import NotFound
 from infctl.store.records import GroupSpec, GroupStatus
 from infctl.view.columns import COLUMNS, Column
+from infctl.view.documents import as_list, documents
 from infctl.view.humanize import age, duration, short, size
 from infctl.view.kinds import WORDS, Kind
-from infctl.view.snapshot import Snapshot, as_list, documents
+from infctl.view.snapshot import Snapshot
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

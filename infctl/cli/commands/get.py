@@ -1,24 +1,29 @@
-"""`infctl get`: objects of one kind, from one snapshot."""
+"""`infctl get`: objects of one or more kinds, from one snapshot."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from infctl.cli.options import Cluster, ContextName, Endpoints, Output
 from infctl.cli.tree import leaf
+from infctl.cli.words import wanted
 from infctl.domain.errors import UsageError
-from infctl.view.kinds import WORDS, Kind, nearest
+from infctl.view.kinds import Kind
+
+if TYPE_CHECKING:
+    from infctl.view.documents import Doc
 
 HELP = """Show objects: nodes, pools, groups, endpoints, streams, gateways, events.
 
 \b
 Examples:
   infctl get groups
-  infctl get group/llama-a -o wide
+  infctl get groups,nodes
+  infctl get group/llama-a node/gpu-07 -o wide
   infctl get streams -o json | jq '.items[].status.committedTokens'
-  infctl get events --no-headers
+  infctl get events --for group/llama-a --no-headers
 """
 
 
@@ -27,73 +32,84 @@ def command() -> Any:
 
 
 def get(
-    what: Annotated[list[str], typer.Argument(metavar="KIND [NAME...] | KIND/NAME...", show_default=False)],
+    what: Annotated[
+        list[str], typer.Argument(metavar="KIND[,KIND...] | KIND NAME... | KIND/NAME...", show_default=False)
+    ],
     output: Annotated[Output, typer.Option("-o", "--output", help="How to print.")] = Output.TABLE,
     no_headers: Annotated[bool, typer.Option("--no-headers", help="Rows only.")] = False,
+    subject: Annotated[str, typer.Option("--for", metavar="KIND/NAME", help="Only events about this.")] = "",
     endpoints: Endpoints = "",
     context: ContextName = "",
     cluster: Cluster = "",
 ) -> None:
-    kind, names = parse(what)
+    kinds = wanted(what)
+    about = ""
+    if subject:
+        if list(kinds) != [Kind.EVENT]:
+            raise UsageError("--for goes with events only", hint=f"infctl get events --for {subject}")
+        ((kind, names),) = wanted([subject]).items()
+        if not names:
+            raise UsageError(f"{subject!r} is not an address", hint=f"write {kind.value}/NAME")
+        about = f"{kind.value}/{names[0]}"
     from infctl.cli.running import run_async
 
-    run_async(_get(kind, names, output, no_headers, endpoints, context, cluster))
-
-
-def parse(words: list[str]) -> tuple[Kind, list[str]]:
-    """`groups a b`, `group/a group/b` → the kind and the names. Raises UsageError."""
-    names: list[str] = []
-    kinds: set[Kind] = set()
-    for i, word in enumerate(words):
-        head, slash, name = word.partition("/")
-        if i and not slash:
-            names.append(word)
-            continue
-        if head not in WORDS:
-            near = nearest(head, sorted(WORDS))
-            raise UsageError(
-                f"no kind {head!r}",
-                reason="UnknownKind",
-                hint=f"did you mean {near}?" if near else f"one of: {', '.join(k.plural for k in Kind)}",
-            )
-        kinds.add(WORDS[head])
-        if slash:
-            names.append(name)
-    if len(kinds) > 1:
-        raise UsageError("one kind at a time", hint="give names of the same kind, or run the command twice")
-    return kinds.pop(), names
+    run_async(_get(kinds, output, no_headers, about, endpoints, context, cluster))
 
 
 async def _get(
-    kind: Kind, names: list[str], output: Output, no_headers: bool, endpoints: str, context: str, cluster: str
+    kinds: dict[Kind, list[str]],
+    output: Output,
+    no_headers: bool,
+    about: str,
+    endpoints: str,
+    context: str,
+    cluster: str,
 ) -> None:
     from infctl.cli import io
     from infctl.client.connect import find_cluster, open_cluster
     from infctl.client.listing import pick, read_snapshot
-    from infctl.view.snapshot import as_list, documents
+    from infctl.view.documents import as_list, documents
 
     place = find_cluster(endpoints, context, cluster)
     async with open_cluster(place) as (store, keys):
-        snapshot = await read_snapshot(store, keys, kind)
-    found = pick(documents(snapshot, kind), kind, names)
+        snapshot = await read_snapshot(store, keys, kinds)
+    found = {kind: pick(documents(snapshot, kind), kind, names) for kind, names in kinds.items()}
+    if about:
+        found[Kind.EVENT] = [e for e in found[Kind.EVENT] if e["status"]["subject"] == about]
     for key in snapshot.unreadable:
         io.err(f"warning: {key} does not hold what its key promises; skipped")
     if output is Output.JSON or output is Output.YAML:
         from infctl.cli.output.data import print_json, print_yaml
 
-        (print_json if output is Output.JSON else print_yaml)(as_list(kind, found, snapshot.revision))
+        items = [document for of_kind in found.values() for document in of_kind]
+        document = as_list(next(iter(kinds)) if len(kinds) == 1 else None, items, snapshot.revision)
+        (print_json if output is Output.JSON else print_yaml)(document)
     elif output is Output.NAME:
         from infctl.cli.output.data import print_names
 
-        print_names(kind, found)
+        for kind, of_kind in found.items():
+            print_names(kind, of_kind)
     else:
-        from datetime import UTC, datetime
+        nothing = [kind.plural for kind, of_kind in found.items() if not of_kind]
+        _tables({k: d for k, d in found.items() if d}, headers=not no_headers, wide=output is Output.WIDE)
+        if nothing:
+            io.err(f"no {' and no '.join(nothing)} in cluster {place.cluster} ({place.origin})")
 
-        from infctl.cli.output.table import print_table
-        from infctl.view.columns import rows
 
-        if not found:
-            io.err(f"no {kind.plural} in cluster {place.cluster} ({place.origin})")
-            return
-        columns, cells = rows(kind, found, datetime.now(UTC), wide=output is Output.WIDE)
-        print_table(columns, cells, headers=not no_headers)
+def _tables(found: dict[Kind, list[Doc]], *, headers: bool, wide: bool) -> None:
+    """One table for each kind; where there are several, names say of which kind they are."""
+    from datetime import UTC, datetime
+
+    from infctl.cli import io
+    from infctl.cli.output.table import print_table
+    from infctl.view.columns import rows
+
+    now = datetime.now(UTC)
+    for n, (kind, documents) in enumerate(found.items()):
+        columns, cells = rows(kind, documents, now, wide=wide)
+        if len(found) > 1:
+            cells = [[f"{kind.value}/{d['metadata']['name']}", *row[1:]] if kind is not Kind.EVENT else row
+                     for d, row in zip(documents, cells, strict=True)]  # fmt: skip
+        if n and headers:
+            io.out()
+        print_table(columns, cells, headers=headers)

@@ -5,7 +5,7 @@ On a terminal the last columns are left out when the line would not fit; the fir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from infctl.cli import io
 from infctl.view.columns import Column
@@ -16,26 +16,24 @@ _BAD = frozenset({"NotReady", "NotResponding", "FAILED", "Failed", "Degraded"})
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, headers: bool) -> None:
-    titles = [c.title for c in columns]
-    shown = [titles, *rows] if headers else list(rows)
+    right = frozenset(i for i, c in enumerate(columns) if c.right)
+    print_cells([c.title for c in columns], rows, headers=headers, right=right)
+
+
+def print_cells(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, headers: bool, right: Collection[int] = ()
+) -> None:
+    """Rows of text under their titles; the columns in `right` are numbers."""
+    rows = [[io.printable(text).replace("\n", " ").replace("\t", " ") for text in row] for row in rows]
+    shown = [titles, *rows] if headers else rows
     if not shown:
         return
-    widths = [max(len(row[i]) for row in shown) for i in range(len(columns))]
+    widths = [max(len(row[i]) for row in shown) for i in range(len(titles))]
     keep = _fitting(widths, io.width())
     for n, row in enumerate(shown):
-        cells = [_cell(row[i], columns[i], widths[i], last=i == keep - 1) for i in range(keep)]
+        cells = [row[i].rjust(widths[i]) if i in right else row[i].ljust(widths[i]) for i in range(keep)]
         line = _GAP.join(cells).rstrip()
-        if headers and n == 0:
-            io.out(io.paint(line, "bold"))
-        else:
-            io.out(_coloured(line, row))
-
-
-def _cell(text: str, column: Column, width: int, *, last: bool) -> str:
-    clean = io.printable(text).replace("\n", " ").replace("\t", " ")
-    if column.right:
-        return clean.rjust(width)
-    return clean if last else clean.ljust(width)
+        io.out(io.paint(line, "bold") if headers and n == 0 else _coloured(line, row))
 
 
 def _fitting(widths: list[int], limit: int) -> int:
