@@ -44,6 +44,7 @@ class Options:
     prefill_rate: float = 8000.0
     decode_seconds: float = 0.05
     first_token_seconds: float = 0.02
+    steps_per_turn: int = 1
     eos_every: int = 0
     idle_seconds: float = 0.25
     crash_delay: float = 0.2
@@ -92,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     sim.add_argument("--sim-prefill-rate", type=float, default=8000.0, help="prompt tokens a second")
     sim.add_argument("--sim-decode-seconds", type=float, default=0.05, help="one decode step of the batch")
     sim.add_argument("--sim-first-token-seconds", type=float, default=0.02, help="fixed cost of a prefill")
+    sim.add_argument("--sim-steps-per-turn", type=int, default=1, help="tokens of each request that leave in one write")
     sim.add_argument("--sim-seed", type=int, help="same as --random-seed, and wins over it")
     sim.add_argument("--sim-eos-every", type=int, default=0, help="end about every N tokens; 0: never")
     sim.add_argument("--sim-idle-seconds", type=float, default=0.25, help="turn of an idle scheduler")
@@ -162,6 +164,7 @@ def parse(argv: Sequence[str]) -> Options:
         prefill_rate=args.sim_prefill_rate,
         decode_seconds=args.sim_decode_seconds,
         first_token_seconds=args.sim_first_token_seconds,
+        steps_per_turn=max(1, args.sim_steps_per_turn),
         eos_every=args.sim_eos_every,
         idle_seconds=args.sim_idle_seconds,
         crash_delay=args.sim_crash_delay,

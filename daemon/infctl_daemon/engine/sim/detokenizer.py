@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from infctl_daemon.engine.sim.tokens import Vocabulary
 from infctl_daemon.engine.sim.wire import Pipe
 
 _OPEN = "\ufffd"
@@ -17,10 +18,11 @@ _OPEN = "\ufffd"
 class _Text:
     """Text of one request. Decodes a short window only: what was shown last, and what is new."""
 
-    __slots__ = ("_ids", "_no_trim", "_read", "_shown", "_skip", "_tokenizer")
+    __slots__ = ("_ids", "_no_trim", "_read", "_shown", "_skip", "_spoken", "_tokenizer")
 
-    def __init__(self, tokenizer: Any, skip_special: bool, no_stop_trim: bool) -> None:
+    def __init__(self, tokenizer: Any, spoken: dict[int, str], skip_special: bool, no_stop_trim: bool) -> None:
         self._tokenizer = tokenizer
+        self._spoken = spoken
         self._skip = skip_special
         self._no_trim = no_stop_trim
         self._ids: list[int] = []
@@ -28,7 +30,14 @@ class _Text:
         self._read = 0
 
     def push(self, new: list[int], finish: dict[str, Any] | None) -> str:
-        """The text that `new` adds."""
+        """The text that `new` adds. A whole word after whole words needs no window: it is what it is."""
+        if finish is None and len(new) == 1 and self._read == len(self._ids):
+            text = self._spoken.get(new[0])
+            if text is not None:
+                self._ids += new
+                self._shown = self._read
+                self._read += 1
+                return text
         trim = finish is not None and finish["type"] == "stop" and not self._no_trim
         matched = finish["matched"] if trim and finish else None
         self._ids += new[:-1] if isinstance(matched, int) else new
@@ -53,12 +62,13 @@ def run_detokenizer(model_path: str, source: Pipe, sink: Pipe) -> None:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(Path(model_path) / "tokenizer.json"))
+    spoken = Vocabulary(Path(model_path)).spoken()
     live: dict[str, _Text] = {}
     while True:
         out = []
         for rid, new, finish, base, opening, logs in source.recv():
             if opening is not None:
-                live[rid] = _Text(tokenizer, *opening)
+                live[rid] = _Text(tokenizer, spoken, *opening)
             text = live.get(rid)
             added = text.push(new, finish) if text is not None else ""
             if finish is not None:

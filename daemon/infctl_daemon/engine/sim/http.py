@@ -174,7 +174,7 @@ class Surface:
 
     async def server_info(self, _: web.Request) -> web.Response:
         state = await self._engine.ask("info")
-        body = info.server_info(self._options, self._name, self._limits.longest_prompt, self._engine.version, state)
+        body = info.server_info(self._options, self._name, self._limits.longest_prompt, state)
         return json_reply(frames.encode(body))
 
     async def models(self, _: web.Request) -> web.Response:

@@ -81,16 +81,14 @@ def model_info(options: Options, name: str, vocab: Vocabulary, version: str) -> 
     }
 
 
-def server_info(
-    options: Options, name: str, longest_prompt: int, version: str, state: dict[str, Any]
-) -> dict[str, Any]:
-    """GET /server_info; `state` came from the scheduler."""
+def server_info(options: Options, name: str, longest_prompt: int, state: dict[str, Any]) -> dict[str, Any]:
+    """GET /server_info; `state` came from the scheduler. The weight version is the one it was started with, for ever."""
     running = options.max_running_requests
     return {
         "model_path": options.model_path,
         "tokenizer_path": options.model_path,
         "served_model_name": name,
-        "weight_version": version,
+        "weight_version": options.weight_version,
         "host": options.host,
         "port": options.port,
         "tp_size": options.world,

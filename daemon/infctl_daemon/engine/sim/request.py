@@ -22,7 +22,7 @@ class Request:
     __slots__ = (
         "_banned", "_decode", "_eos_every", "_hold", "_ignore_eos", "_longest", "_max_new", "_min_new",
         "_missing", "_salt", "_stop_ids", "_stops", "_taste", "_vocab", "aborted", "asked", "cached", "every", "ids",
-        "input_logs", "opened", "out", "output_logs", "retractions", "rid", "sent", "space", "state", "trim",
+        "input_logs", "opened", "out", "output_logs", "plain", "retractions", "rid", "sent", "space", "state", "trim",
     )  # fmt: skip
 
     def __init__(
@@ -61,12 +61,24 @@ class Request:
         self._hold = False
         self._taste = Taste(*params["taste"])
         self.asked: Asked | None = Asked(*params["logs"]) if params["logs"] is not None else None
+        self.plain = (
+            not (eos_every or self._min_new or self._stops or self._stop_ids or self.asked or self._max_new == 0)
+            and self._taste.plain
+        )
         self.input_logs: list[Any] = []
         self.output_logs: list[Any] = []
 
     @property
     def held_tokens(self) -> int:
         return len(self.ids) + len(self.out)
+
+    def step_plain(self) -> Finish | None:
+        """`step` for a request that only its length can end."""
+        token, self.state, self._missing = self._vocab.follow(self.state, self._salt, self._missing)
+        self.out.append(token)
+        if self.aborted or len(self.out) >= self._max_new:
+            return self._finish(token)
+        return None
 
     def step(self, wrong: bool) -> Finish | None:
         """Says one more token; the reason when it was the last one."""

@@ -238,39 +238,49 @@ class Scheduler:
 
     def _decode_step(self) -> None:
         now = time.monotonic()
-        pace = self._options.decode_seconds * self._slow
+        steps = self._options.steps_per_turn
+        pace = self._options.decode_seconds * self._slow * steps
         late = now - self._next_step
         self._next_step = (self._next_step if late < pace else now) + pace
         self._collective.begin(len(self._running))
         self._listen(self._next_step)
         self._collective.complete()
-        self._emit(list(self._running))
+        self._emit(list(self._running), steps)
 
-    def _emit(self, batch: list[Request]) -> None:
+    def _emit(self, batch: list[Request], steps: int = 1) -> None:
+        """Says `steps` tokens of each of `batch`; all of them leave in one message."""
         self._steps += 1
-        out = []
+        out: list[tuple[Any, ...]] = []
         done: list[Request] = []
-        for sequence in batch:
-            finish: Finish | None = sequence.step(self._wrong)
-            self._generated += 1
-            if finish is None and not sequence.due():
-                continue
-            opening = None if sequence.opened else sequence.trim
-            sequence.opened = True
-            new = sequence.out[sequence.sent :]
-            sequence.sent = len(sequence.out)
-            logs = None
-            if sequence.asked is not None:
-                logs = (sequence.input_logs if opening is not None else None, sequence.output_logs)
-                sequence.output_logs = []
-            base = (len(sequence.ids), sequence.cached, sequence.retractions)
-            out.append((sequence.rid, new, finish, base, opening, logs))
-            if finish is not None:
-                done.append(sequence)
+        gone: set[int] = set()
+        wrong = self._wrong
+        for _ in range(steps):
+            live = [s for s in batch if id(s) not in gone] if gone else batch
+            for sequence in live:
+                finish = sequence.step_plain() if sequence.plain and not wrong else sequence.step(wrong)
+                if finish is None:
+                    if sequence.due():
+                        out.append(self._update(sequence, None))
+                else:
+                    out.append(self._update(sequence, finish))
+                    done.append(sequence)
+                    gone.add(id(sequence))
+            self._generated += len(live)
         if out:
             self._output.send(out)
         if done:
-            gone = set(map(id, done))
             self._running = [s for s in self._running if id(s) not in gone]
             for sequence in done:
                 self._remember(sequence)
+
+    def _update(self, sequence: Request, finish: Finish | None) -> tuple[Any, ...]:
+        opening = None if sequence.opened else sequence.trim
+        sequence.opened = True
+        new = sequence.out[sequence.sent :]
+        sequence.sent = len(sequence.out)
+        logs = None
+        if sequence.asked is not None:
+            logs = (sequence.input_logs if opening is not None else None, sequence.output_logs)
+            sequence.output_logs = []
+        base = (len(sequence.ids), sequence.cached, sequence.retractions)
+        return (sequence.rid, new, finish, base, opening, logs)
