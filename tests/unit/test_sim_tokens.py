@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from infctl_daemon.engine.sim.detokenizer import Text
 from infctl_daemon.engine.sim.model import CHAT_TEMPLATE, SPECIALS, render_chat, revision, write_model
 from infctl_daemon.engine.sim.tokens import Vocabulary, fold, origin
 
@@ -66,7 +67,7 @@ def test_text_is_valid_and_holds_characters_of_several_tokens(vocab: Vocabulary,
     ids = say(vocab, [40], 4000)
     text = tokenizer.decode(ids)
     assert "\ufffd" not in text[:-1]
-    assert sum(ord(c) > 127 for c in text) > 20
+    assert sum(ord(c) > 127 for c in text) > 20 and sum(0x1F000 <= ord(c) < 0x20000 for c in text) > 4
     assert not set(ids) & set(range(len(SPECIALS)))
 
 
@@ -122,3 +123,22 @@ def test_chat_text():
     expected = "<|system|>\nbe brief<|end|>\n<|user|>\nhi<|end|>\n<|assistant|>\n"
     assert render_chat(messages, None, True) == expected
     assert render_chat(messages[:1], [{"a": 1}], False) == '<|tool|>\n[{"a": 1}]<|end|>\n<|system|>\nbe brief<|end|>\n'
+
+
+@settings(deadline=None)
+@given(state=st.integers(0, 2**64 - 1), salt=st.sampled_from([0, 7, 2**61]), missing=st.integers(0, 2))
+def test_the_short_way_says_what_the_long_way_says(vocab: Vocabulary, state: int, salt: int, missing: int):
+    token = vocab.choose(state, salt, missing)
+    assert vocab.follow(state, salt, missing) == (token, fold(state, token), vocab.after(token, missing))
+
+
+@settings(deadline=None)
+@given(ids=st.lists(st.integers(0, 1300), min_size=1, max_size=60), start=st.lists(st.integers(0, 1300), max_size=5))
+def test_text_without_a_window_is_the_text_with_one(vocab: Vocabulary, tokenizer: Tokenizer, ids: list[int], start):
+    short = Text(tokenizer, vocab.spoken(), True, False)
+    long = Text(tokenizer, {}, True, False)
+    said = say(vocab, [*start, 40], 60)
+    for token in ids + said:
+        assert short.push([token], None) == long.push([token], None)
+    end = {"type": "length", "length": 1}
+    assert short.push([300], end) == long.push([300], end)

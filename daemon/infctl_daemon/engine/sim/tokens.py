@@ -72,10 +72,12 @@ class Vocabulary:
         self.words: Sequence[int] = plain
         self.other: Sequence[int] = sorted(other) or plain
         self.tails: Sequence[int] = [single[b] for b in range(0x80, 0xC0) if b in single]
-        leads = [0xC3, *range(0xE4, 0xEA), _PLANE]
+        leads = [0xC3, *range(0xE4, 0xEA), _PLANE, _PLANE, _PLANE]
         have = len(self.tails) == 64 and all(b in single for b in leads)
-        self.picture = single.get(_PICTURES, -1)  # the second byte of an emoji
         self.leads: Sequence[int] = [single[b] for b in leads] if have else []
+        # after the lead of a character of four bytes not every byte is legal; most of what follows here is emoji
+        seconds = [*range(0x90, 0xC0), *[_PICTURES] * 208]
+        self.seconds: Sequence[int] = [single[b] for b in seconds] if have else []
 
     def missing(self, ids: Sequence[int]) -> int:
         """How many bytes the last character of `ids` still lacks."""
@@ -90,7 +92,7 @@ class Vocabulary:
 
     def _draw(self, x: int, missing: int) -> int:
         if missing and self.tails:
-            return self.tails[x & 63]
+            return self.seconds[x & 255] if missing == 3 and self.seconds else self.tails[x & 63]
         kind = x & 127
         if kind < 2 and self.leads:
             return self.leads[(x >> 8) % len(self.leads)]
@@ -118,7 +120,7 @@ class Vocabulary:
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
         x ^= x >> 31
         if missing and self.tails:
-            token = self.tails[x & 63]
+            token = self.seconds[x & 255] if missing == 3 and self.seconds else self.tails[x & 63]
             missing -= 1
         else:
             kind = x & 127
