@@ -19,8 +19,6 @@ def _listen(text: str) -> str:
     return text
 
 
-STATE_DIR = "/var/lib/infctl/gateway"
-SNAPSHOT_MAX_AGE = 900.0
 Listen = Annotated[str, AfterValidator(_listen)]
 
 
@@ -38,8 +36,8 @@ class GatewayConfig(Part):
     endpoints: list[str] = Field(default_factory=list)
     listen: Listen = "127.0.0.1:8080"
     admin: Listen = "127.0.0.1:8081"
-    state_dir: str = STATE_DIR
-    snapshot_max_age_seconds: float = Field(default=SNAPSHOT_MAX_AGE, ge=0, allow_inf_nan=False)
+    state_dir: str = "/var/lib/infctl/gateway"
+    snapshot_max_age_seconds: float = Field(default=900.0, ge=0, allow_inf_nan=False)
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
     keep_alive_seconds: float = Field(default=15.0, gt=0)
     limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")

@@ -10,6 +10,7 @@ import stat
 import pytest
 
 from infctl.adapters.memory_store import MemoryStore
+from infctl.config.gateway import GatewayConfig
 from infctl.store import stamp
 from infctl.store.codec import encode
 from infctl.store.keys import Keys
@@ -70,6 +71,11 @@ def test_what_was_written_is_read_and_is_private(file, tokenizer):
     assert stat.S_IMODE(file.path.parent.stat().st_mode) == 0o700
     assert file.read() == snapshot(tokenizer, taken_ms=file.read().taken_ms)
     assert [p.name for p in file.path.parent.iterdir()] == [file.path.name], "no half-written file stays"
+
+
+def test_the_defaults_of_flags_and_of_the_file_are_the_same():
+    config = GatewayConfig()
+    assert (config.state_dir, config.snapshot_max_age_seconds) == (module.STATE_DIR, module.MAX_AGE)
 
 
 def test_no_file_is_no_fault(file):

@@ -26,7 +26,7 @@ from infctl_daemon.gateway.vocabulary import Vocabularies
 log = structlog.get_logger()
 RETRY_FIRST = 0.2
 RETRY_MOST = 5.0
-SNAPSHOT_AFTER = 1.0  # how long a start waits for the store before it looks at its disk
+SNAPSHOT_AFTER = 0.5  # how long a start waits for the store before it looks at its disk
 
 
 class Fleet(Table):

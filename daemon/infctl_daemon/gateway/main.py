@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import structlog
@@ -23,8 +23,6 @@ from aiohttp import web
 
 from infctl import __version__
 from infctl.adapters.etcd import EtcdStore
-from infctl.config.gateway import SNAPSHOT_MAX_AGE, STATE_DIR, GatewayConfig
-from infctl.config.load import load_gateway_config
 from infctl.domain import request_events as ev
 from infctl.domain.errors import ConfigError, InfctlError
 from infctl.domain.ids import base32
@@ -40,12 +38,15 @@ from infctl_daemon.gateway.fleet import Fleet
 from infctl_daemon.gateway.http import MAX_BODY, client_app
 from infctl_daemon.gateway.journal import Journal
 from infctl_daemon.gateway.leases import HeldLease, RotatingLease
-from infctl_daemon.gateway.snapshot import SnapshotFile, SnapshotKeeper
+from infctl_daemon.gateway.snapshot import MAX_AGE, STATE_DIR, SnapshotFile, SnapshotKeeper
 from infctl_daemon.gateway.vigil import Vigil
 from infctl_daemon.gateway.vocabulary import Vocabularies
 from infctl_daemon.runtime import log as logging
 from infctl_daemon.runtime.recorder import Recorder
 from infctl_daemon.runtime.sdnotify import Notifier
+
+if TYPE_CHECKING:
+    from infctl.config.gateway import GatewayConfig
 
 log = structlog.get_logger()
 PUBLISH_EVERY = 2.0
@@ -90,7 +91,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """File, environment and flags, the later ones winning. Raises ConfigError."""
-    config = load_gateway_config(arguments.config) if arguments.config else None
+    config: GatewayConfig | None = None
+    if arguments.config:
+        # pydantic takes a tenth of a second to load, and a restart by flags alone does not need it
+        from infctl.config.load import load_gateway_config
+
+        config = load_gateway_config(arguments.config)
     endpoints = arguments.endpoints or os.environ.get("INFCTL_ENDPOINTS") or (config.endpoints if config else "")
     listed = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
     listed = [e.strip() for e in listed if e.strip()]
@@ -115,7 +121,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def _max_age(arguments: argparse.Namespace, config: GatewayConfig | None) -> float:
     given: float | None = arguments.snapshot_max_age
     if given is None:
-        return config.snapshot_max_age_seconds if config else SNAPSHOT_MAX_AGE
+        return config.snapshot_max_age_seconds if config else MAX_AGE
     if not 0 <= given < float("inf"):
         raise ConfigError(f"--snapshot-max-age: {given:g} is not a number of seconds from 0 on")
     return given

@@ -22,6 +22,8 @@ from infctl.store.records import EndpointRecord, FaultNotice, Generation, PoolSp
 from infctl_daemon.proc.state_file import write_durably
 
 log = structlog.get_logger()
+STATE_DIR = "/var/lib/infctl/gateway"
+MAX_AGE = 900.0
 SPACING = 1.0
 REFRESH = 60.0  # also when nothing changed: its age is how long ago the store was heard
 LARGEST = 256 * 1024 * 1024
