@@ -30,10 +30,10 @@ def quantile(values: list[float], q: float) -> float:
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else float("nan")
 
 
-def spread(values: list[float]) -> dict[str, float]:
+def spread(values: list[float], digits: int = 1) -> dict[str, float]:
     return {
-        "p50": round(quantile(values, 0.5), 1),
-        "p90": round(quantile(values, 0.9), 1),
-        "p99": round(quantile(values, 0.99), 1),
-        "max": round(max(values), 1) if values else float("nan"),
+        "p50": round(quantile(values, 0.5), digits),
+        "p90": round(quantile(values, 0.9), digits),
+        "p99": round(quantile(values, 0.99), digits),
+        "max": round(max(values), digits) if values else float("nan"),
     }

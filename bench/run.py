@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-NAMES = ("recovery",)
+NAMES = ("recovery", "start", "store")
 
 
 def main(argv: list[str]) -> int:

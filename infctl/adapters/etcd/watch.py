@@ -42,6 +42,7 @@ _PATIENCE_MAX_S = 16.0  # a member that is searching a long history answers no p
 _PROBE_S = 0.3  # the first pings of a stream, until the view is known to be fresh
 _QUEUE = 16  # items read ahead; a slow reader then holds back the server, not our memory
 _RETRY_S = (0.05, 0.5)
+_ELSEWHERE_S = 0.02  # while there is a member that was not asked yet: only so that not all watches come at once
 _LIST_S = 10.0
 
 
@@ -135,7 +136,8 @@ class EtcdWatch:
             if self._store.held:
                 await asyncio.Event().wait()  # until it is closed: nothing of this store is served any more
             low, high = _RETRY_S
-            await asyncio.sleep(random.uniform(0.0, 1.0) * min(high, low * 2 ** min(failures, 5)))
+            longest = _ELSEWHERE_S if failures < len(self._members) else min(high, low * 2 ** min(failures, 5))
+            await asyncio.sleep(random.uniform(0.0, longest))
 
     async def _check_history(self) -> None:
         """Raises Compacted unless the revision before our next one is kept, hence every event from there on."""
