@@ -16,7 +16,7 @@ from infctl.adapters.etcd_binary import EtcdBinary
 from infctl.domain.errors import ConfigError, StoreUnavailable
 from infctl.ports.store import Alive, Compare, Delete, Interrupted, Put
 from tests.support.certs import HAVE_OPENSSL, Authority, answering, etcdctl, tls_etcd
-from tests.support.etcd import BINARIES, Reader
+from tests.support.etcd import BINARIES, Reader, live_etcd
 
 pytestmark = [
     pytest.mark.skipif(not BINARIES, reason="no etcd on this machine"),
@@ -119,6 +119,11 @@ async def test_tls_towards_a_plain_etcd_and_the_other_way_round_say_so(
             with pytest.raises(StoreUnavailable) as caught:
                 await store.get("k", timeout=2)
             assert "https://" in caught.value.hint
+    async with live_etcd(binary, tmp_path / "plain") as etcd:
+        async with tls_store(f"https://{etcd.endpoint}", ours.files("client")) as store:
+            with pytest.raises(StoreUnavailable) as caught:
+                await store.get("k", timeout=2)
+            assert caught.value.reason == "StoreTlsFailed" and "http://" in caught.value.hint
 
 
 @every_etcd

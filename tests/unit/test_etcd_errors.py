@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infctl.adapters.etcd.errors import certainly_not_sent, classify
+from infctl.adapters.etcd.errors import certainly_not_sent, classify, ended_watch
 from infctl.domain.errors import Compacted, LeaseLost, StoreError, StoreFull, StoreUnavailable
 
 CODES = [code.name for code in grpc.StatusCode]
@@ -67,9 +67,42 @@ def test_a_definite_text_with_another_code_is_not_definite(code: str, text: str)
     assert type(classify(code, text)) is definite.get((code, text), StoreUnavailable)
 
 
-def test_the_reason_tells_tls_and_permission_from_an_outage() -> None:
-    handshake = "failed to connect to all addresses; last error: Ssl handshake failed: CERTIFICATE_VERIFY_FAILED"
-    assert classify("UNAVAILABLE", handshake).reason == "StoreTlsFailed"
+_VERIFY = "Tls handshake failed: SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"{_VERIFY}: certificate has expired: OK", "StoreCertificateExpired"),
+        (f"{_VERIFY}: certificate is not yet valid: OK", "StoreCertificateExpired"),
+        (f"{_VERIFY}: unable to get local issuer certificate: OK", "StoreUnknownCa"),
+        (f"{_VERIFY}: self-signed certificate in certificate chain: OK", "StoreUnknownCa"),
+        (
+            "Custom verification check failed with error: UNAUTHENTICATED: Hostname Verification Check failed.",
+            "StoreHostMismatch",
+        ),
+        ("Tls handshake failed: OPENSSL_internal:SSLV3_ALERT_BAD_CERTIFICATE: OK", "StoreClientCertificateRefused"),
+        ("Tls handshake failed: OPENSSL_internal:TLSV1_ALERT_UNKNOWN_CA: OK", "StoreClientCertificateRefused"),
+        ("Unwrap failed (TSI_DATA_CORRUPTED)", "StoreClientCertificateRefused"),
+        ("Tls handshake failed: OPENSSL_internal:WRONG_VERSION_NUMBER: OK", "StoreTlsFailed"),
+        ("Ssl handshake failed: something new", "StoreTlsFailed"),
+    ],
+)
+def test_the_way_in_which_tls_fails_has_a_name_and_a_hint(text: str, reason: str) -> None:
+    error = classify(
+        "UNAVAILABLE", f"failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: {text}"
+    )
+    assert isinstance(error, StoreUnavailable) and error.reason == reason and error.hint != StoreUnavailable.hint
+    assert text in error.message
+
+
+def test_a_watch_that_a_role_forbids_says_so() -> None:
+    denied = ended_watch("rpc error: code = PermissionDenied desc = etcdserver: permission denied")
+    assert denied.reason == "StorePermissionDenied"
+    assert ended_watch("etcdserver: no leader").reason == "StoreUnavailable"
+
+
+def test_the_reason_tells_permission_from_an_outage() -> None:
     assert classify("PERMISSION_DENIED", "etcdserver: permission denied").reason == "StorePermissionDenied"
     assert classify("UNAVAILABLE", "etcdserver: no leader").reason == "StoreUnavailable"
 

@@ -100,9 +100,9 @@ _TLS = (
         "it must be signed by the CA that etcd trusts for clients (--trusted-ca-file), be for client use and in date",
     ),
     (
-        ("wrong_version_number", "http_request"),
+        ("wrong_version_number", "http_request", "handshake read failed"),
         "StoreTlsFailed",
-        "the etcd server at this address does not speak TLS",
+        "the server at this address does not seem to speak TLS",
         "write http:// for it, or let etcd listen on https://",
     ),
     (
