@@ -9,7 +9,9 @@ Promises every implementation keeps (tests/contract/test_store_contract.py runs 
 * a watch never ends by itself: it reconnects until it is closed. While it is cut off from every member
   it yields `Interrupted` once, so that a reader can show how old its view is;
 * a database that is certainly another one (cluster id, or a revision that fell) is never read or written: `replaced`;
-* every call ends within its `timeout` (seconds).
+* every call ends within its `timeout` (seconds);
+* a database that was replaced under us (restored, wiped, another cluster at the address) is not served: calls raise
+  `StoreUnavailable` with the reason `StoreReplaced` until this process restarts, and no lease is lost on its word.
 
 Keys are `str`, values `bytes`. Revisions are the store's own, strictly rising.
 """

@@ -119,11 +119,13 @@ async def test_tls_towards_a_plain_etcd_and_the_other_way_round_say_so(
             with pytest.raises(StoreUnavailable) as caught:
                 await store.get("k", timeout=2)
             assert "https://" in caught.value.hint
-    async with live_etcd(binary, tmp_path / "plain") as etcd:
-        async with tls_store(f"https://{etcd.endpoint}", ours.files("client")) as store:
-            with pytest.raises(StoreUnavailable) as caught:
-                await store.get("k", timeout=2)
-            assert caught.value.reason == "StoreTlsFailed" and "http://" in caught.value.hint
+    async with (
+        live_etcd(binary, tmp_path / "plain") as etcd,
+        tls_store(f"https://{etcd.endpoint}", ours.files("client")) as store,
+    ):
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.get("k", timeout=2)
+        assert caught.value.reason == "StoreTlsFailed" and "http://" in caught.value.hint
 
 
 @every_etcd
