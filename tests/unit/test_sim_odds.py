@@ -23,7 +23,7 @@ def vocab(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
 def request(vocab: Vocabulary, ids: list[int], n: int, *, taste: tuple = (0.0, 0.0, 1.0, {}), logs=None) -> Request:
     params = {
         "max_new": n, "min_new": 0, "stop_ids": [], "stops": [], "ignore_eos": True, "no_stop_trim": False,
-        "skip_special": True, "every": 1, "salt": 0, "taste": taste, "logs": logs, "space": 0,
+        "skip_special": True, "every": 1, "salt": 0, "taste": taste, "logs": logs, "space": 0, "adapter": None,
     }  # fmt: skip
     made = Request("r", ids, params, vocab, lambda _: "", 0)
     state = origin(0, "a")

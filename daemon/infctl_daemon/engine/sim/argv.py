@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from infctl_daemon.engine.sim.lora import parse_paths
+
 log = logging.getLogger("sim")
 
 
@@ -40,6 +42,9 @@ class Options:
     watchdog_timeout: float = 300.0
     deterministic: bool = False
     radix_cache: bool = True
+    lora: bool = False
+    lora_paths: dict[str, str] = field(default_factory=dict)
+    max_loaded_loras: int | None = None
     load_seconds: float = 0.3
     prefill_rate: float = 8000.0
     decode_seconds: float = 0.05
@@ -88,6 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--sleep-on-idle", action="store_true")
     engine.add_argument("--enable-deterministic-inference", action="store_true")
     engine.add_argument("--disable-radix-cache", action="store_true")
+    engine.add_argument("--enable-lora", action="store_true")
+    engine.add_argument("--lora-paths", nargs="*", default=[], help="NAME=FOLDER …")
+    engine.add_argument("--max-loaded-loras", type=int)
     sim = p.add_argument_group("simulation (times in seconds)")
     sim.add_argument("--sim-load-seconds", type=float, default=0.3, help="before the port is bound")
     sim.add_argument("--sim-prefill-rate", type=float, default=8000.0, help="prompt tokens a second")
@@ -160,6 +168,9 @@ def parse(argv: Sequence[str]) -> Options:
         watchdog_timeout=args.watchdog_timeout,
         deterministic=args.enable_deterministic_inference,
         radix_cache=not args.disable_radix_cache,
+        lora=args.enable_lora or bool(args.lora_paths),
+        lora_paths=parse_paths(args.lora_paths),
+        max_loaded_loras=args.max_loaded_loras,
         load_seconds=args.sim_load_seconds,
         prefill_rate=args.sim_prefill_rate,
         decode_seconds=args.sim_decode_seconds,

@@ -2,7 +2,8 @@
 
 What stays true: pausing with the default mode aborts every stream, looks again each second until nothing is in flight,
 and keeps /continue_generation waiting meanwhile; in the other modes streams stay open and silent, and the load snapshot
-stands still as in a frozen engine; a new weight version aborts every stream unless told not to.
+stands still as in a frozen engine; a new weight version aborts every stream unless told not to; unloading an adapter
+waits for the requests that use it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from aiohttp import web
 
 from infctl_daemon.engine.sim.engine import Engine
 from infctl_daemon.engine.sim.frames import encode
+from infctl_daemon.engine.sim.lora import Adapters, LoraError
 from infctl_daemon.engine.sim.replies import json_reply
 from infctl_daemon.engine.sim.schema import Malformed, flag, parse_json
 
 _MODES = ("abort", "retract", "in_place")
 _LOOK_AGAIN = 1.0
+_IN_USE = 0.05
 
 
 class Gate:
@@ -66,8 +69,9 @@ async def _dictionary(request: web.Request) -> dict[str, Any]:
 class Control:
     """The handlers and what they need."""
 
-    def __init__(self, engine: Engine, gate: Gate) -> None:
+    def __init__(self, engine: Engine, gate: Gate, adapters: Adapters) -> None:
         self._engine = engine
+        self._adapters = adapters
         self._gate = gate
 
     def routes(self, router: web.UrlDispatcher) -> None:
@@ -75,6 +79,8 @@ class Control:
         router.add_post("/pause_generation", self.pause)
         router.add_post("/continue_generation", self.go_on)
         router.add_post("/update_weight_version", self.label)
+        router.add_post("/load_lora_adapter", self.load_adapter)
+        router.add_post("/unload_lora_adapter", self.unload_adapter)
         for method in ("GET", "POST"):
             router.add_route(method, "/flush_cache", self.flush)
 
@@ -129,3 +135,37 @@ class Control:
         self._engine.label(version)
         answer = {"success": True, "message": f"Weight version updated to {version}", "new_version": version}
         return json_reply(encode(answer))
+
+    async def load_adapter(self, request: web.Request) -> web.Response:
+        body = await _dictionary(request)
+        name = _text(body, "LoadLoRAAdapterReqInput", "lora_name")
+        path = _text(body, "LoadLoRAAdapterReqInput", "lora_path")
+        try:
+            self._adapters.load(name, path)
+        except LoraError as error:
+            return _adapters_reply(str(error), error.loaded)
+        return _adapters_reply("", self._adapters.loaded)
+
+    async def unload_adapter(self, request: web.Request) -> web.Response:
+        name = _text(await _dictionary(request), "UnloadLoRAAdapterReqInput", "lora_name")
+        try:
+            self._adapters.unload(name)
+        except LoraError as error:
+            return _adapters_reply(str(error), error.loaded)
+        while self._engine.uses(name):  # noqa: ASYNC110
+            await asyncio.sleep(_IN_USE)
+        return _adapters_reply("", self._adapters.loaded)
+
+
+def _adapters_reply(problem: str, loaded: dict[str, str] | None) -> web.Response:
+    said = {"rid": None, "http_worker_ipc": None, "success": not problem, "error_message": problem}
+    return json_reply(encode({**said, "loaded_adapters": loaded}), 400 if problem else 200)
+
+
+def _text(body: dict[str, Any], kind: str, field: str) -> str:
+    value = body.get(field)
+    if field not in body:
+        raise _instance(kind, "missing", field, "Field required", body, body)
+    if not isinstance(value, str):
+        raise _instance(kind, "string_type", field, "Input should be a valid string", value, body)
+    return value

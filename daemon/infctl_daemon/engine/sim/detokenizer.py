@@ -15,7 +15,7 @@ from infctl_daemon.engine.sim.wire import Pipe
 _OPEN = "\ufffd"
 
 
-class _Text:
+class Text:
     """Text of one request. Decodes a short window only: what was shown last, and what is new."""
 
     __slots__ = ("_ids", "_no_trim", "_read", "_shown", "_skip", "_spoken", "_tokenizer")
@@ -63,12 +63,12 @@ def run_detokenizer(model_path: str, source: Pipe, sink: Pipe) -> None:
 
     tokenizer = Tokenizer.from_file(str(Path(model_path) / "tokenizer.json"))
     spoken = Vocabulary(Path(model_path)).spoken()
-    live: dict[str, _Text] = {}
+    live: dict[str, Text] = {}
     while True:
         out = []
         for rid, new, finish, base, opening, logs in source.recv():
             if opening is not None:
-                live[rid] = _Text(tokenizer, spoken, *opening)
+                live[rid] = Text(tokenizer, spoken, *opening)
             text = live.get(rid)
             added = text.push(new, finish) if text is not None else ""
             if finish is not None:

@@ -69,6 +69,10 @@ class Engine:
         """How many of them the scheduler knows."""
         return sum(live.dispatched for live in self._live.values())
 
+    def uses(self, adapter: str) -> bool:
+        """Whether a live request asked for this adapter."""
+        return any(live.request.params.get("adapter") == adapter for live in self._live.values())
+
     async def run(self, control: Any, output: Any) -> None:
         """Reads both sockets until one ends; raises `PeerGone` then."""
         reader, self._writer = await asyncio.open_connection(sock=control)

@@ -167,3 +167,7 @@ def malformed(problem: str, path: str) -> bytes:
 
 def openai_error(message: str, status: int) -> bytes:
     return encode({"object": "error", "message": message, "type": str(status), "param": None, "code": status})
+
+
+def bad_request(message: str) -> bytes:
+    return encode({"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400})

@@ -23,6 +23,7 @@ from infctl_daemon.engine.sim.engine import Engine, Nowhere
 from infctl_daemon.engine.sim.faults import Switches
 from infctl_daemon.engine.sim.generate import Generation
 from infctl_daemon.engine.sim.intake import Limits, one_token
+from infctl_daemon.engine.sim.lora import Adapters
 from infctl_daemon.engine.sim.replies import json_body, json_reply
 from infctl_daemon.engine.sim.schema import Contract, Malformed, parse_json
 from infctl_daemon.engine.sim.tokens import Vocabulary
@@ -82,9 +83,12 @@ class Surface:
         engine.decode = self._decode_one
         self._name = options.served_model_name or options.model_path
         self._context = options.context_length or vocab.context
-        self._limits = Limits(self._context, vocab.size, self._encode, options.deterministic, options.stream_interval)
+        self._adapters = Adapters(options.lora, options.lora_paths, options.max_loaded_loras)
+        self._limits = Limits(
+            self._context, vocab.size, self._encode, options.deterministic, options.stream_interval, self._adapters
+        )
         self._gate = Gate()
-        self._control = Control(engine, self._gate)
+        self._control = Control(engine, self._gate, self._adapters)
         self._generation = Generation(engine, self._limits, self._gate)
 
     def _encode(self, text: str) -> list[int]:
@@ -106,6 +110,8 @@ class Surface:
                 return await handler(request)
             except Malformed as error:
                 return json_reply(frames.malformed(str(error), f"{request.method} {request.path}"), 400)
+            except text.BadRequest as error:
+                return json_reply(frames.bad_request(str(error)), 400)
             except Contract as error:
                 return json_reply(frames.encode({"error": str(error)}), 400)
             except web.HTTPException as error:
@@ -178,8 +184,9 @@ class Surface:
         return json_reply(frames.encode(body))
 
     async def models(self, _: web.Request) -> web.Response:
-        card = info.model_card(self._name, self._context)
-        return json_reply(frames.encode({"object": "list", "data": [card]}))
+        cards = [info.model_card(self._name, self._context)]
+        cards += [info.adapter_card(name, path, self._name) for name, path in self._adapters.loaded.items()]
+        return json_reply(frames.encode({"object": "list", "data": cards}))
 
     async def one_model(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]

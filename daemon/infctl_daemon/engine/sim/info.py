@@ -82,7 +82,7 @@ def model_info(options: Options, name: str, vocab: Vocabulary, version: str) -> 
 
 
 def server_info(options: Options, name: str, longest_prompt: int, state: dict[str, Any]) -> dict[str, Any]:
-    """GET /server_info; `state` came from the scheduler. The weight version is the one it was started with, for ever."""
+    """GET /server_info; `state` came from the scheduler. The weight version stays the one of the start."""
     running = options.max_running_requests
     return {
         "model_path": options.model_path,
@@ -125,6 +125,11 @@ def model_card(name: str, context: int) -> dict[str, Any]:
         "parent": None,
         "max_model_len": context,
     }
+
+
+def adapter_card(name: str, path: str, parent: str) -> dict[str, Any]:
+    """An adapter's entry: without a length of its own."""
+    return {**model_card(name, 0), "root": path, "parent": parent, "max_model_len": None}
 
 
 def model_missing(name: str) -> dict[str, Any]:

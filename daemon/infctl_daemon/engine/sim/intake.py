@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from infctl_daemon.engine.sim.logprobs import Wanted
+from infctl_daemon.engine.sim.lora import Adapters, LoraError
 
 _POISON = -2
 
@@ -34,6 +35,7 @@ class Limits:
     encode: Callable[[str], list[int]]
     deterministic: bool
     stream_interval: int
+    adapters: Adapters
 
     @property
     def longest_prompt(self) -> int:
@@ -69,6 +71,7 @@ def one_token(rid: str) -> Generate:
         "taste": (0.0, 0.0, 1.0, {}),
         "logs": None,
         "space": 0,
+        "adapter": None,
     }
     return Generate(rid=rid, stream=False, ids=[0], params=params)
 
@@ -84,6 +87,13 @@ def admit(body: dict[str, Any], limits: Limits) -> Generate:
     if body.get("index") is not None:
         tail += b',"index":%d' % body["index"]
     made = _admit(name, body["stream"], prompt, params, limits, _logs(body, limits))
+    adapter = body.get("lora_path")
+    if adapter:
+        try:
+            limits.adapters.resolve(adapter)
+        except LoraError as error:
+            raise Refused(str(error)) from error
+    made.params["adapter"] = adapter or None
     space = [body.get("extra_key"), body.get("cache_salt")]
     made.params["space"] = zlib.crc32(repr(space).encode()) if any(space) else 0
     return replace(made, tail=tail)

@@ -135,7 +135,7 @@ def render_chat(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | No
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):
-            content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
+            content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
         parts.append(f"<|{message.get('role', 'user')}|>\n{'' if content is None else content}<|end|>\n")
     if generation:
         parts.append("<|assistant|>\n")

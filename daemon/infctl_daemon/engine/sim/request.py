@@ -20,9 +20,37 @@ class Request:
     """A request that waits or runs. `params` is what `intake.Generate.params` made."""
 
     __slots__ = (
-        "_banned", "_decode", "_eos_every", "_hold", "_ignore_eos", "_longest", "_max_new", "_min_new",
-        "_missing", "_salt", "_stop_ids", "_stops", "_taste", "_vocab", "aborted", "asked", "cached", "every", "ids",
-        "input_logs", "opened", "out", "output_logs", "plain", "retractions", "rid", "sent", "space", "state", "trim",
+        "_banned",
+        "_decode",
+        "_eos_every",
+        "_hold",
+        "_ignore_eos",
+        "_longest",
+        "_max_new",
+        "_min_new",
+        "_missing",
+        "_salt",
+        "_stop_ids",
+        "_stops",
+        "_taste",
+        "_vocab",
+        "aborted",
+        "adapter",
+        "asked",
+        "cached",
+        "every",
+        "ids",
+        "input_logs",
+        "opened",
+        "out",
+        "output_logs",
+        "plain",
+        "retractions",
+        "rid",
+        "sent",
+        "space",
+        "state",
+        "trim",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +72,7 @@ class Request:
         self.retractions = 0
         self.opened = False
         self.every: int = params["every"]
+        self.adapter: str | None = params["adapter"]
         self.space: int = params["space"]
         self.trim = (params["skip_special"], params["no_stop_trim"])
         self._vocab = vocab

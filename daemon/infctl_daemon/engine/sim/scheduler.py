@@ -8,6 +8,7 @@ any rank does, busy or idle.
 from __future__ import annotations
 
 import time
+import zlib
 from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Any
@@ -186,11 +187,17 @@ class Scheduler:
         self._next_step = time.monotonic()
         self._emit(batch)
 
+    def _start(self, sequence: Request) -> int:
+        """State of the empty prefix; an adapter's name makes another model of it."""
+        if sequence.adapter is None:
+            return self._origin
+        return fold(self._origin, zlib.crc32(sequence.adapter.encode()))
+
     def _enter(self, sequence: Request) -> int:
         """Walks the prompt: sets the state after it, and how much of it was cached; returns the rest."""
         if not sequence.ids:
             raise RuntimeError("a prompt without tokens")  # kills the real engine as well
-        state = self._origin
+        state = self._start(sequence)
         cached = 0
         cache = self._cache
         seen = self._options.radix_cache
@@ -203,7 +210,7 @@ class Scheduler:
                 raise RuntimeError(f"log probabilities that the engine cannot give: {sequence.asked}")  # SGLang dies
             if start >= 0:
                 last = min(last, start)
-            sequence.log_input(self._origin)
+            sequence.log_input(state)
         for position, token in enumerate(sequence.ids):
             state = fold(state, token)
             if seen and position < last and state ^ sequence.space in cache:
@@ -216,7 +223,7 @@ class Scheduler:
 
     def _enter_again(self, sequence: Request) -> int:
         """A retracted one: its state stands, its prompt and output are computed again."""
-        state, cached = self._origin, 0
+        state, cached = self._start(sequence), 0
         for token in (*sequence.ids, *sequence.out):
             state = fold(state, token)
             if not self._options.radix_cache or state ^ sequence.space not in self._cache:
@@ -227,7 +234,7 @@ class Scheduler:
     def _remember(self, sequence: Request) -> None:
         if not self._options.radix_cache:
             return
-        state = self._origin
+        state = self._start(sequence)
         cache = self._cache
         for token in (*sequence.ids, *sequence.out):
             state = fold(state, token)

@@ -6,11 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from infctl_daemon.engine.sim.model import render_chat
-from infctl_daemon.engine.sim.schema import Malformed
+from infctl_daemon.engine.sim.schema import Malformed, wrong
+
+_ROLES = ("system", "user", "assistant", "tool", "function", "developer")
+
+
+class BadRequest(Exception):
+    """A well-formed call that cannot be answered (HTTP 400 in OpenAI's shape)."""
 
 
 def tokenize(body: Any, encode: Callable[[str], list[int]], context: int) -> dict[str, Any]:
-    """Ids of a prompt, of several, or of a chat; raises `Malformed`."""
+    """Ids of a prompt, of several, or of a chat; raises `Malformed` or `BadRequest`."""
     prompt, messages = (body.get("prompt"), body.get("messages")) if isinstance(body, dict) else (None, None)
     if (prompt is None) == (messages is None):
         raise Malformed(
@@ -18,8 +24,8 @@ def tokenize(body: Any, encode: Callable[[str], list[int]], context: int) -> dic
             "'msg': \"Value error, Exactly one of 'prompt' or 'messages' must be provided.\""
         )
     tokens: list[Any]
-    if isinstance(messages, list):
-        tokens = encode(render_chat(messages, body.get("tools"), body.get("add_generation_prompt", True)))
+    if messages is not None:
+        tokens = _chat(body, encode)
     elif isinstance(prompt, str):
         tokens = encode(prompt)
     elif isinstance(prompt, list) and all(isinstance(p, str) for p in prompt):
@@ -32,6 +38,36 @@ def tokenize(body: Any, encode: Callable[[str], list[int]], context: int) -> dic
     many = bool(tokens) and isinstance(tokens[0], list)
     count = list(map(len, tokens)) if many else len(tokens)
     return {"tokens": tokens, "count": count, "max_model_len": context}
+
+
+def _chat(body: dict[str, Any], encode: Callable[[str], list[int]]) -> list[int]:
+    """Ids of a conversation. A last word of the assistant becomes the user's unless the caller says what to do."""
+    messages, tools = body["messages"], body.get("tools")
+    for field, value in (("messages", messages), ("tools", tools or [])):
+        if not isinstance(value, list):
+            wrong(field, "list_type", "a valid list", value)
+    for number, message in enumerate(messages):
+        _check_message(number, message)
+    if not messages:
+        raise BadRequest("Messages cannot be empty.")
+    given, going_on = body.get("add_generation_prompt"), bool(body.get("continue_final_message"))
+    if going_on and given is False:
+        raise BadRequest("continue_final_message needs add_generation_prompt to open the assistant turn.")
+    prefix = ""
+    last = messages[-1]
+    if (given is None or going_on) and last["role"] == "assistant" and isinstance(last.get("content"), str):
+        prefix = last["content"] if going_on else ""
+        messages = messages[:-1] if going_on else [*messages[:-1], {**last, "role": "user"}]
+    return encode(render_chat(messages, tools, given is not False)) + (encode(prefix) if prefix else [])
+
+
+def _check_message(number: int, message: Any) -> None:
+    role = message.get("role") if isinstance(message, dict) else None
+    if role not in _ROLES:
+        problem = f"\"Value error, 'role' must be one of {', '.join(map(repr, _ROLES))} (case-insensitive).\""
+        raise Malformed(f"'type': 'value_error', 'loc': ('body', 'messages', {number}, 'role'), 'msg': {problem}")
+    if role != "assistant" and message.get("content") is None:
+        raise Malformed(f"'type': 'missing', 'loc': ('body', 'messages', {number}, 'content'), 'msg': 'Field required'")
 
 
 def detokenize(body: Any, tokenizer: Any) -> dict[str, Any]:
