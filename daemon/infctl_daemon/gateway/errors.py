@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from infctl.domain.request_events import RETRYABLE, ErrorType
 
+MOST_WORDS = 400  # characters of an engine's message that a client is shown
+_object = msgspec.json.Decoder(dict[str, Any])
 STATUS = {
     ErrorType.INVALID_REQUEST: 400,
     ErrorType.UNAUTHORIZED: 401,
@@ -49,6 +53,22 @@ def error_body(error: ErrorType, message: str, *, code: str | None = None, param
             "retryable": error in RETRYABLE,
         }
     }
+
+
+def engine_words(said: bytes) -> str:
+    """Why an engine refused a request, fit for a client: one line, and nothing of the engine's files and source."""
+    try:
+        body = _object.decode(said)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return first_line(said.decode("utf-8", "replace"))
+    error = body.get("error")
+    message = error.get("message") if isinstance(error, dict) else body.get("message") or error
+    return first_line(str(message or "no reason given"))
+
+
+def first_line(text: str) -> str:
+    """The first paragraph of an engine's message on one line; what follows it is a place in its source."""
+    return " ".join(text.partition("\n\n")[0].split())[:MOST_WORDS]
 
 
 def invalid(message: str, param: str | None = None, *, code: str | None = None) -> ClientError:

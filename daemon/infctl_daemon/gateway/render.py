@@ -14,7 +14,7 @@ import structlog
 
 from infctl.domain.request_events import Break, ErrorType
 from infctl_daemon.gateway.core import Core
-from infctl_daemon.gateway.errors import ClientError, invalid
+from infctl_daemon.gateway.errors import ClientError, engine_words, invalid
 
 log = structlog.get_logger()
 TRIES = 3
@@ -50,7 +50,8 @@ async def render(core: Core, model: str, rendering: dict[str, Any], pin: str = "
         if status == 200:
             return _ids(said, record.group)
         if status in (400, 422):
-            raise invalid(_refusal(said), "messages", code="template_refused")
+            words = f"the model's template refused the chat: {engine_words(said)}"
+            raise invalid(words, "messages", code="template_refused")
         if status in (401, 403):
             core.worker_suspect(record.launch, Break.UNAUTHORIZED, f"/tokenize: {status}")
         why = f"{record.group} answered {status}"
@@ -66,14 +67,3 @@ def _ids(said: bytes, group: str) -> list[int]:
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise ClientError(ErrorType.INTERNAL, f"{group} rendered the chat to something that is no list of ids")
     return tokens
-
-
-def _refusal(said: bytes) -> str:
-    """What the engine says of a chat it will not render, without its own wrapping."""
-    try:
-        body = _answer.decode(said)
-    except (msgspec.MsgspecError, ValueError):
-        return "the model's template refused the chat"
-    error = body.get("error")
-    message = error.get("message") if isinstance(error, dict) else body.get("message") or error
-    return f"the model's template refused the chat: {str(message)[:500]}"

@@ -19,6 +19,7 @@ from infctl.domain.request_events import Break, ErrorType
 from infctl_daemon.gateway.answer import Part
 from infctl_daemon.gateway.asked import Job
 from infctl_daemon.gateway.detok import Detokenizer
+from infctl_daemon.gateway.errors import engine_words, first_line
 from infctl_daemon.gateway.frames import Frame
 from infctl_daemon.gateway.sse import crc_of
 from infctl_daemon.gateway.upstream import End, Upstream
@@ -234,7 +235,7 @@ class Attempt:
             stream._frame_ids = ids
             stream.feed(ev.TokensArrived(self.epoch, self.launch, self.base + frame.start, len(ids)))
         if frame.error is not None:
-            self._broken(Break.ERROR_FRAME, str(frame.error.get("message", frame.error)))
+            self._broken(Break.ERROR_FRAME, first_line(str(frame.error.get("message", frame.error))))
             return
         if meta is not None and meta.finish_reason is not None and not self._closed:
             self._finished(meta.finish_reason)
@@ -274,7 +275,7 @@ class Attempt:
             kind = Break.ENGINE_FAILED
         else:
             kind = Break.RESET if "reset" in end.why else Break.EOF
-        self._broken(kind, end.body[:300].decode("utf-8", "replace") or end.why)
+        self._broken(kind, engine_words(end.body) if end.body else end.why)
 
     def _broken(self, kind: Break, why: str) -> None:
         if self._closed:
