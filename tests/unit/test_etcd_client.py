@@ -14,7 +14,7 @@ from infctl.adapters.etcd.channel import Member
 from infctl.adapters.etcd.convert import key_range
 from infctl.adapters.etcd.messages import message
 from infctl.domain.errors import ConfigError, StoreUnavailable
-from infctl.ports.store import Compare, Delete, Events, Get, Interrupted, Put
+from infctl.ports.store import Alive, Compare, Delete, Events, Get, Interrupted, Put
 from tests.support.fake_etcd import fake_member
 
 pytestmark = pytest.mark.timeout(20)
@@ -113,6 +113,33 @@ async def test_a_keep_alive_without_an_answer_ends_in_time_and_leaves_the_member
     with pytest.raises(StoreUnavailable):
         await store.keep_alive(1, timeout=0.5)
     assert time.monotonic() - started < 1.0 and store.endpoint == members[1].endpoint
+
+
+async def test_a_watch_hears_that_its_member_answered_nobody_and_moves_on(members: Any, store: EtcdStore) -> None:
+    """A member that hangs: the keep-alive finds out first, and the watch does not wait for its own next question."""
+    a, b = members
+    for member in members:
+        member.answer = lambda rpc, request, m=member: (
+            message("WatchResponse")(header=m.header(), created=True)
+            if rpc == "Watch" and request.HasField("create")
+            else m.plain(rpc, request)
+        )
+    watch = store.watch("p/", start_revision=6)
+    async with asyncio.timeout(5):
+        assert isinstance(await anext(watch), Alive)
+
+    async def never() -> Any:
+        await asyncio.sleep(30)
+
+    a.answer = lambda rpc, request: never()
+    hung_at = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        await store.keep_alive(1, timeout=0.3)
+    assert time.monotonic() - hung_at < 0.8 and store.endpoint == b.endpoint
+    async with asyncio.timeout(5):
+        assert isinstance(await anext(watch), Interrupted) and isinstance(await anext(watch), Alive)
+    assert time.monotonic() - hung_at < 2.5, "its own question would have taken 3.5 s"
+    await watch.aclose()
 
 
 @pytest.mark.parametrize("failure", UNCLEAR)
