@@ -17,7 +17,7 @@ from infctl.store.records import EndpointRecord, FaultNotice, Generation, PoolSp
 from infctl_daemon.engine.sim.model import write_model
 from infctl_daemon.gateway import vigil as vigil_module
 from infctl_daemon.gateway.fleet import Fleet
-from infctl_daemon.gateway.vigil import Proof, Vigil
+from infctl_daemon.gateway.vigil import Doubts, Proof, Vigil
 from infctl_daemon.gateway.vocabulary import Vocabularies
 from tests.support.witness import until
 
@@ -215,6 +215,41 @@ async def test_what_does_not_come_back_is_forgotten_but_not_while_the_store_is_a
         assert world.routable() == ["a-1"], "a store that is away cannot have it back"
         world.fleet._cut.clear()
         await until(lambda: world.fleet.record("a-1") is None, 3, "forgotten")
+
+
+class Four:
+    """A routing table of four launches in doubt, of which `silent` do not answer and one refuses."""
+
+    def __init__(self, silent):
+        self.doubts = Doubts()
+        self.away = False
+        self.silent = silent
+        for n in range(4):
+            self.doubts.add(f"l{n}", 60.0, proven=True)
+
+    def address(self, launch):
+        return (launch, "")
+
+    def forget(self, launch):
+        raise AssertionError("nobody's time is over")
+
+    async def round(self, monkeypatch):
+        """Who is routable after a round long after the last good answer, as (launch, routable)."""
+        vigil = Vigil(self, None, 0.1)
+
+        async def probe(url, key):
+            await asyncio.sleep(0.2)
+            return Proof.REFUSED if url == "l3" else Proof.SILENT if url in self.silent else Proof.LIVES
+
+        monkeypatch.setattr(vigil, "_probe", probe)
+        self.doubts.window = 0.1  # the last good answers are too old when the round ends
+        await vigil._round()
+        return [f"l{n}" for n in range(4) if self.doubts.allows(f"l{n}")]
+
+
+async def test_half_of_the_probes_silent_at_once_say_nothing_about_the_workers(monkeypatch):
+    assert await Four({"l0"}).round(monkeypatch) == ["l1", "l2"], "one silent worker is that worker's matter"
+    assert await Four({"l0", "l1"}).round(monkeypatch) == ["l0", "l1", "l2"], "a refusal is never held back"
 
 
 async def test_while_the_watch_is_cut_the_store_counts_as_away(world):

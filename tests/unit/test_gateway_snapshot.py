@@ -252,6 +252,32 @@ async def test_the_file_is_written_soon_and_not_for_each_change(file, tokenizer,
         assert kept.revision == world.fleet.revision and kept.age() < 5
 
 
+async def test_what_a_killed_write_left_behind_is_removed(file, tokenizer):
+    file.write(snapshot(tokenizer))
+    left = file.path.with_name(f".{file.path.name}.4711.tmp")
+    left.write_bytes(b"half")
+    world = World(file)
+    async with started(world, SnapshotKeeper(world.fleet, file).run()):
+        await until(lambda: not left.exists(), 2, "removed")
+    assert file.path.exists()
+
+
+async def test_an_age_of_zero_writes_and_reads_no_file(file, tokenizer, monkeypatch):
+    monkeypatch.setattr(fleet_module, "SNAPSHOT_AFTER", 0.1)
+    file.write(snapshot(tokenizer))
+    before = file.path.read_bytes()
+    file.max_age = 0.0
+    world = World(file)
+    world.store.unavailable = True
+    async with started(world, SnapshotKeeper(world.fleet, file).run()):
+        await asyncio.sleep(0.4)
+        assert world.fleet.source == ""
+        world.store.unavailable = False
+        await until(lambda: world.fleet.source == "store", 5, "read")
+        await asyncio.sleep(0.3)
+    assert file.path.read_bytes() == before
+
+
 async def test_a_table_that_the_store_did_not_vouch_for_is_never_written(away, file):
     before = file.path.read_bytes()
     async with started(away, SnapshotKeeper(away.fleet, file).run()):

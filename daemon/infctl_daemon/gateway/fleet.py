@@ -132,7 +132,7 @@ class Fleet(Table):
             listing.cancel()
 
     def _read_file(self) -> Snapshot | None:
-        if self._file is None:
+        if self._file is None or self._file.max_age == 0:
             return None
         try:
             return self._file.read()

@@ -66,6 +66,12 @@ class SnapshotFile:
         """Raises OSError."""
         write_durably(self.path, msgspec.json.encode(snapshot))
 
+    def clean(self) -> None:
+        """Remove what a write left behind that was killed half-way."""
+        for left in self.path.parent.glob(f".{self.path.name}.*.tmp"):
+            with contextlib.suppress(OSError):
+                left.unlink()
+
     def read(self) -> Snapshot | None:
         """What an earlier life wrote, however old; None where there is no file. Raises Refused."""
         try:
@@ -129,6 +135,9 @@ class SnapshotKeeper:
         self._failed = False
 
     async def run(self) -> None:
+        if self._file.max_age == 0:
+            return  # nobody will ever read it, and it holds keys
+        self._file.clean()
         refresh = min(REFRESH, max(SPACING, self._file.max_age / 4))
         while True:
             changed = False

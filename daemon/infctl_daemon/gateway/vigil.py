@@ -22,7 +22,8 @@ log = structlog.get_logger()
 
 EVERY = 1.0
 WINDOW = 3.0  # how long one good answer counts; a busy machine may miss the next probe or two
-AT_ONCE = 64
+AT_ONCE = 32
+A_SECOND = 250  # so many probes a second at most, once each was asked
 FOREVER = float("inf")
 
 
@@ -122,10 +123,11 @@ class Vigil:
                 await doubts.added.wait()
                 began = loop.time()
             asked = loop.time()
-            await asyncio.gather(*(self._one(launch) for launch, _ in doubts.items()))
+            every = max(EVERY, len(doubts) / A_SECOND)
+            await self._round()
             took = loop.time() - asked
-            doubts.window = max(WINDOW, 2.5 * (took + EVERY))
-            await asyncio.sleep(max(0.1, EVERY - took))
+            doubts.window = max(WINDOW, 2.5 * (took + every))
+            await asyncio.sleep(max(0.1, every - took))
             began, passed = loop.time(), loop.time() - began
             for launch, doubt in doubts.items():
                 if not self._fleet.away:
@@ -134,11 +136,25 @@ class Vigil:
                     log.warning("endpoint.forgotten", launch=launch, why="it did not come back into the store")
                     self._fleet.forget(launch)
 
-    async def _one(self, launch: str) -> None:
+    async def _round(self) -> None:
+        """Ask everybody once. When half of four or more are silent together, it is us or the net, not they (R6)."""
+        doubts = self._fleet.doubts
+        before = {launch for launch, _ in doubts.items() if doubts.allows(launch)}
+        proofs = dict(await asyncio.gather(*(self._one(launch) for launch, _ in doubts.items())))
+        silent = {launch for launch, proof in proofs.items() if proof is Proof.SILENT}
+        if len(proofs) >= 4 and 2 * len(silent) >= len(proofs):
+            log.warning(
+                "probes.silent", silent=len(silent), asked=len(proofs), why="holding: what was routable stays so"
+            )
+            for launch in silent & before:
+                doubts.probed(launch, Proof.LIVES)
+
+    async def _one(self, launch: str) -> tuple[str, Proof]:
         async with self._slots:
             at = self._fleet.address(launch)
-            if at is not None:
-                self._fleet.doubts.probed(launch, await self._probe(*at))
+            proof = await self._probe(*at) if at is not None else Proof.REFUSED
+            self._fleet.doubts.probed(launch, proof)
+            return launch, proof
 
     async def _probe(self, url: str, api_key: str) -> Proof:
         limit = aiohttp.ClientTimeout(total=self._timeout)
