@@ -41,6 +41,7 @@ def build() -> Tree:
         sections={
             "Look": {
                 "get": _in("get", "Show objects of a kind, as a table or as documents."),
+                "describe": _in("describe", "Tell everything about one object, and what to do next."),
             },
             "Change": {
                 "apply": _in("apply", "Make pools and groups as YAML files say."),

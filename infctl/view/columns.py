@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from infctl.view.documents import Doc
-from infctl.view.humanize import age, short, size
+from infctl.view.humanize import age, clock, reason_and_message, short, size
 from infctl.view.kinds import Kind
 
 Cell = Callable[[Doc, datetime], str]
@@ -15,12 +15,13 @@ Cell = Callable[[Doc, datetime], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`wide` columns are shown only with `-o wide`."""
+    """`wide` columns are shown only with `-o wide`; the text of a `flex` column may be broken between words."""
 
     title: str
     cell: Cell
     wide: bool = False
     right: bool = False
+    flex: bool = False
 
 
 def _text(value: object) -> str:
@@ -45,6 +46,12 @@ def _spec(title: str, key: str, *, wide: bool = False, right: bool = False) -> C
 
 def _message(title: str, key: str, most: int, *, wide: bool = False) -> Column:
     return Column(title, lambda d, _: short(d["status"].get(key), most), wide)
+
+
+def _sentence(document: Doc) -> str:
+    """What an event says: its reason and its message, once."""
+    reason, message = document["status"]["reason"] or "", document["status"]["message"] or ""
+    return reason_and_message(reason, message) or "-"
 
 
 AGE = Column("AGE", lambda d, now: age(d["metadata"]["createdAt"], now))
@@ -83,7 +90,7 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         _status("LAUNCH", "launch", wide=True),
         _status("PID", "pid", wide=True, right=True),
         _status("URL", "url", wide=True),
-        _message("MESSAGE", "message", 60, wide=True),
+        Column("MESSAGE", lambda d, _: _text(d["status"]["message"]), wide=True, flex=True),
     ),
     Kind.ENDPOINT: (
         _name("GROUP"),
@@ -113,7 +120,7 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         _status("PROMPT", "promptTokens", wide=True, right=True),
         _status("REPLAYED", "replayedTokens", wide=True, right=True),
         _status("FINISH", "finishReason", wide=True),
-        _message("ERROR", "error", 60, wide=True),
+        Column("ERROR", lambda d, _: _text(d["status"]["error"]), wide=True, flex=True),
     ),
     Kind.GATEWAY: (
         _name(),
@@ -128,14 +135,14 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         _status("REVISION", "snapshotRevision", wide=True, right=True),
     ),
     Kind.EVENT: (
-        Column("AT", lambda d, _: str(d["metadata"]["createdAt"])),
+        Column("TIME", lambda d, now: clock(d["metadata"]["createdAt"], now)),
+        Column("AGE", lambda d, now: age(d["metadata"]["createdAt"], now), wide=True),
         _status("TYPE", "type"),
         _status("SUBJECT", "subject"),
-        _status("REASON", "reason"),
-        _message("MESSAGE", "message", 90),
         _status("ACTOR", "actor", wide=True),
         _status("FAULT", "faultId", wide=True),
         Column("ID", lambda d, _: str(d["metadata"]["name"]), wide=True),
+        Column("MESSAGE", lambda d, _: _sentence(d), flex=True),
     ),
 }
 

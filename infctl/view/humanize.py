@@ -53,3 +53,22 @@ def short(text: str | None, most: int) -> str:
         return clean
     head = (most - 1) // 2
     return f"{clean[:head]}…{clean[-(most - 1 - head) :]}"
+
+
+def clock(text: str, now: datetime) -> str:
+    """A time in the zone of `now`: the time of day, the date too where it is another day; no time stays as it is."""
+    try:
+        then = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    local = (then if then.tzinfo else then.replace(tzinfo=UTC)).astimezone(now.tzinfo)
+    if local.date() == now.date():
+        return f"{local:%H:%M:%S}.{local.microsecond // 1000:03d}"
+    return f"{local:%Y-%m-%d %H:%M:%S}"
+
+
+def reason_and_message(reason: str, message: str) -> str:
+    """Both in one sentence; a message that begins with the reason is enough."""
+    if not reason or message.startswith(reason):
+        return message
+    return f"{reason}: {message}" if message else reason

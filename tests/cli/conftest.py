@@ -97,7 +97,7 @@ def infctl(endpoint: str, tmp_path: Path) -> Run:
     def run(*words: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("INFCTL_")}
         full = {**clean, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"),
-                "INFCTL_ENDPOINTS": endpoint, "INFCTL_CLUSTER": "golden", **env}  # fmt: skip
+                "INFCTL_ENDPOINTS": endpoint, "INFCTL_CLUSTER": "golden", "TZ": "UTC", **env}  # fmt: skip
         argv = [sys.executable, "-m", "infctl.cli.entry", *words]
         return subprocess.run(argv, capture_output=True, text=True, timeout=30, env=full, input=stdin)
 

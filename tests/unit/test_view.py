@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import io as std_io
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infctl.cli import io
+from infctl.cli.output.hang import hang_beside
 from infctl.cli.output.table import print_table
 from infctl.client.listing import pick
 from infctl.domain.errors import NotFound
 from infctl.store.records import GroupSpec, GroupStatus
 from infctl.view.columns import COLUMNS, Column
 from infctl.view.documents import as_list, documents
-from infctl.view.humanize import age, duration, short, size
+from infctl.view.humanize import age, clock, duration, reason_and_message, short, size
 from infctl.view.kinds import WORDS, Kind
 from infctl.view.snapshot import Snapshot
 
@@ -44,6 +46,22 @@ def test_ages() -> None:
     assert age("yesterday", NOW) == age(None, NOW) == "-"
 
 
+def test_times_of_day_are_local_and_have_a_date_on_other_days() -> None:
+    east = datetime(2026, 1, 2, 1, 0, tzinfo=timezone(timedelta(hours=2)))
+    assert clock("2026-01-01T22:59:00.5Z", east) == "00:59:00.500"
+    assert clock("2026-01-01T21:59:00Z", east) == "2026-01-01 23:59:00"
+    assert clock("2026-01-01T22:59:00", east) == "00:59:00.000"
+    assert clock("yesterday", east) == "yesterday"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "both"),
+    [("", "", ""), ("r", "", "r"), ("", "m", "m"), ("r", "m", "r: m"), ("r", "r: m", "r: m")],
+)
+def test_a_reason_is_said_once(reason: str, message: str, both: str) -> None:
+    assert reason_and_message(reason, message) == both
+
+
 @given(st.text(max_size=200), st.integers(4, 90))
 def test_short_text_fits_and_is_printable(text: str, most: int) -> None:
     found = short(text, most)
@@ -65,6 +83,28 @@ def test_columns_are_aligned_and_nothing_is_cut() -> None:
         f"NAME       N   X\na          1   [b]\nlonger   100   {long}\n"
     )
     assert table(columns, [["a", "1", "b\x1b[2J\nc"]], headers=False) == "a   1   b\\x1b[2J c\n"
+
+
+def test_sentences_hang_below_their_row_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [Column("A", lambda d, n: ""), Column("B", lambda d, n: ""), Column("C", lambda d, n: "", flex=True)]
+    rows = [["a", "b" * 20, "one two three four five"], ["a", "b", "six"]]
+    monkeypatch.setattr("infctl.cli.io.width", lambda default=0: 36)
+    wide = "b" * 20
+    assert table(columns, rows) == f"A   B{' ' * 22}C\na   {wide}\n      one two three four five\na   b\n      six\n"
+    monkeypatch.setattr("infctl.cli.io.width", lambda default=0: 60)
+    assert table(columns, rows).splitlines()[1] == f"a   {wide}   one two three four five"
+    monkeypatch.setattr("infctl.cli.io.width", lambda default=0: 20)
+    assert (
+        table([Column("X", lambda d, n: ""), *columns], [["x", *row] for row in rows], headers=False)
+        == "x   a\nx   a\n"
+    )
+
+
+@given(st.text(max_size=300), st.text(max_size=60), st.integers(20, 120), st.booleans())
+def test_hung_lines_lose_no_word(text: str, head: str, width: int, below: bool) -> None:
+    flat = " ".join(io.printable(text).split())
+    lines = hang_beside(head, flat, width, below=below)
+    assert " ".join(lines).split() == f"{head}{' ' if below and flat else ''}{flat}".split()
 
 
 def test_every_kind_has_columns_words_and_a_list() -> None:

@@ -98,13 +98,13 @@ async def _get(
 
 def _tables(found: dict[Kind, list[Doc]], *, headers: bool, wide: bool) -> None:
     """One table for each kind; where there are several, names say of which kind they are."""
-    from datetime import UTC, datetime
+    from datetime import datetime
 
     from infctl.cli import io
     from infctl.cli.output.table import print_table
     from infctl.view.columns import rows
 
-    now = datetime.now(UTC)
+    now = datetime.now().astimezone()
     for n, (kind, documents) in enumerate(found.items()):
         columns, cells = rows(kind, documents, now, wide=wide)
         if len(found) > 1:

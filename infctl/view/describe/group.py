@@ -1,0 +1,166 @@
+"""A worker group: what it does, what its owner said last, and why it is not ready where it is not."""
+
+from __future__ import annotations
+
+from infctl.store.records import GroupSpec, GroupStatus
+from infctl.view.describe.look import MOST_ROWS, STREAM_HEADS, Look, count, stream_rows
+from infctl.view.describe.page import Page, Tone
+from infctl.view.humanize import duration
+
+MEANS = {
+    "idle": "nothing runs and nothing is wanted",
+    "claiming": "its daemon is taking a new launch and generation in etcd",
+    "spawning": "its processes are being started",
+    "loading": "the engine loads; every rank must be there before the canary is asked",
+    "canary": "loaded; the canary's answer is compared with the one the pool knows",
+    "publishing": "the canary passed; the endpoint is being written",
+    "ready": "takes requests",
+    "ending": "the launch is over: its processes are killed, its fault notice is written",
+    "backoff": "waits before the next launch",
+    "failed": "too many launches ended, its daemon has given up",
+}
+_ON_THE_WAY = frozenset({"claiming", "spawning", "loading", "canary", "publishing"})
+
+
+def describe(look: Look, name: str) -> Page:
+    s = look.snapshot
+    spec, status, generation = s.groups.get(name), s.group_status.get(name), s.generations.get(name)
+    endpoint = s.endpoints.get(name)
+    node = spec.node if spec else (status.node if status else "")
+    page = _headline(look, name, spec, status)
+    if spec:
+        pool = s.pools.get(spec.pool)
+        ready = look.ready_in(spec.pool)
+        page.fact("Pool", spec.pool, f"model {pool.model}, {ready} ready, {pool.min_ready} needed" if pool
+                  else "which does not exist")  # fmt: skip
+    if node:
+        page.fact("Node", node, "" if look.node_is_heard(node) else "its daemon is not heard")
+    if spec:
+        page.fact("Engine", spec.engine, f"TP {spec.tp}", f"model {spec.model_path}",
+                  f"revision {spec.revision}" if spec.revision else "")  # fmt: skip
+    if generation:
+        page.fact("Generation", str(generation.generation), f"registered {look.ago(generation.at)}".rstrip(),
+                  f"by node/{generation.owner}" if generation.owner else "")  # fmt: skip
+        _launch(look, page, generation.launch)
+    if status:
+        wanted = spec.tp if spec else 0
+        page.fact(
+            "Ranks",
+            f"{wanted} wanted" if wanted else "",
+            f"{count(status.processes, 'process', 'processes')} of the engine alive",
+            f"main pid {status.pid}" if status.pid else "",
+        )
+        page.fact("Restarts", f"{status.restarts} since its daemon started", _policy(spec))
+    page.fact("Endpoint", *((endpoint.url, endpoint.state, f"generation {endpoint.generation}",
+                             f"published {look.ago(endpoint.published_at)}") if endpoint else ("none",)))  # fmt: skip
+    if spec:
+        context = endpoint.context_length if endpoint else spec.context_length
+        page.fact("Caps", f"{spec.max_running} running + {spec.max_queued} queued",
+                  f"context {context} tokens" if context else "")  # fmt: skip
+    launch = generation.launch if generation else ""
+    live = look.live_streams(launch=launch) if launch else []
+    page.fact("Streams", count(len(live), "stream") + " on this launch")
+    if spec and status and status.spec_revision:
+        seen = status.spec_revision == s.spec_revisions.get(name)
+        page.fact("Spec", "the daemon has the newest" if seen else "the daemon has not seen the newest yet")
+    if status:
+        page.fact("Last word", look.ago(status.updated_at), f"from node/{status.node}")
+    suspicions = look.suspicions_of(launch) if launch else []
+    page.table("Suspected by", ("GATEWAY", "KIND", "WHEN", "WHY"),
+               [(x.gateway, x.kind, look.ago(x.at), x.why) for x in suspicions])  # fmt: skip
+    faults = look.faults_of(name)[-MOST_ROWS:]
+    page.table("Faults of the last minutes, oldest first", ("LAUNCH", "GEN", "WHEN", "REASON", "EVIDENCE"),
+               [(f.launch, str(f.generation), look.ago(f.at), f.reason, f.evidence or "-") for f in faults],
+               right="GEN")  # fmt: skip
+    page.table("Streams on this launch", STREAM_HEADS, stream_rows(look, live), right="TOKENS MOVES")
+    look.tell(page, f"group/{name}")
+    _advise(look, page, name, spec, status, suspected=bool(suspicions))
+    return page
+
+
+def _headline(look: Look, name: str, spec: GroupSpec | None, status: GroupStatus | None) -> Page:
+    address = f"group/{name}"
+    if status is None:
+        state = "Unknown" if spec else "Gone"
+        why = "no daemon has said anything of it" if spec else "not wanted any more; only its generation is kept"
+        return Page(address, state, Tone.WARN if spec else Tone.PLAIN, why)
+    phase = status.phase
+    meaning = MEANS.get(phase, "")
+    if status.reason:
+        meaning = f"{meaning}; {status.reason}" + (f": {status.message}" if status.message else "")
+    elif status.message:
+        meaning = f"{meaning}; {status.message}"
+    if not look.node_is_heard(status.node):
+        return Page(address, phase.capitalize(), Tone.BAD, f"when node/{status.node} was last heard; that is over")
+    tone = {"ready": Tone.GOOD, "failed": Tone.BAD, "idle": Tone.PLAIN}.get(phase, Tone.WARN)
+    if phase == "ready" and name not in look.snapshot.endpoints:
+        return Page(address, "Ready", Tone.BAD, "but its endpoint is not in etcd, so no request reaches it")
+    return Page(address, phase.capitalize(), tone, meaning.lstrip("; "))
+
+
+def _launch(look: Look, page: Page, launch: str) -> None:
+    record = look.snapshot.launches.get(launch)
+    if record is None:
+        page.fact("Launch", launch)
+        return
+    ended = f"ended {look.ago(record.ended_at)} by {record.ended_by}: {record.ended_why}" if record.ended_at else ""
+    page.fact("Launch", launch, f"started {look.ago(record.started_at)}", ended)
+
+
+def _policy(spec: GroupSpec | None) -> str:
+    if spec is None:
+        return ""
+    r = spec.restart
+    return (f"next launch after {duration(r.first_delay)} to {duration(r.max_delay)}; "
+            f"given up after {r.attempts} ends within {duration(r.interval)}")  # fmt: skip
+
+
+def _advise(
+    look: Look, page: Page, name: str, spec: GroupSpec | None, status: GroupStatus | None, *, suspected: bool
+) -> None:
+    follow = ("infctl get events --for", f"group/{name}")
+    if spec is None:
+        page.step("The group is not wanted any more. Its generation is kept for ever, so that a new one counts on.")
+        return
+    if not look.node_is_heard(spec.node):
+        page.step(f"Is infctl-noded running on {spec.node}? Streams and engines there may go on without it.",
+                  "infctl describe", f"node/{spec.node}")  # fmt: skip
+        return
+    if status is None:
+        page.step(f"The daemon on {spec.node} has not taken it up; it does within seconds where it can.", *follow)
+        return
+    log = f"The engine's own words are in logs/{status.launch}.log below stateDir of the daemon on {spec.node}."
+    if status.reason == "canary-failed":
+        page.step("The engine answered otherwise than the pool knows. Same weights, same revision, same engine?",
+                  "infctl describe", f"pool/{spec.pool}")  # fmt: skip
+    if status.phase == "failed":
+        page.step("It starts again only after its specification changes, or after the daemon is restarted.",
+                  "infctl apply -f GROUP.yaml")  # fmt: skip
+        page.step(log)
+    elif status.phase in ("backoff", "ending"):
+        page.step("It starts again by itself; its streams have moved to other groups of the pool.", *follow)
+        page.step(log)
+    elif status.phase in _ON_THE_WAY:
+        for_long = look.since(status.updated_at) or 0.0
+        limit = spec.restart.canary_deadline if status.phase == "canary" else spec.restart.load_deadline
+        page.step(f"On its way: {status.phase} for {duration(for_long)}, at most {duration(limit)}.", *follow)
+        if for_long > limit / 2:
+            page.step(log)
+    elif status.phase == "ready" and name not in look.snapshot.endpoints:
+        page.step("The daemon writes the endpoint anew by itself. If it does not, it has lost etcd.",
+                  "infctl describe", f"node/{spec.node}")  # fmt: skip
+    elif status.phase == "ready" and (faults := look.faults_of(name)):
+        page.step(
+            f"It serves again after {count(len(faults), 'fault')} in the last minutes. Of the last lost launch, the "
+            f"engine's own words are in logs/{faults[-1].launch}.log below stateDir of the daemon on {spec.node}."
+        )
+    if suspected:
+        page.step("A gateway lost this launch on the data path, and its daemon has not confirmed a fault: is the way "
+                  "between them whole?", *follow)  # fmt: skip
+    pool = look.snapshot.pools.get(spec.pool)
+    if pool is None:
+        page.step(
+            f"Its pool does not exist, so nobody can ask for it: apply pool {spec.pool}.", "infctl apply -f POOL.yaml"
+        )
+    elif look.ready_in(spec.pool) < pool.min_ready:
+        page.step(f"pool/{spec.pool} has fewer ready groups than it needs.", "infctl describe", f"pool/{spec.pool}")

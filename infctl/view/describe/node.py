@@ -1,0 +1,67 @@
+"""A node: whether its daemon is heard, what the host is, and the groups that are to run there."""
+
+from __future__ import annotations
+
+from infctl.view.describe.look import Look, count
+from infctl.view.describe.page import Page, Tone
+from infctl.view.humanize import size
+
+
+def describe(look: Look, name: str) -> Page:
+    s = look.snapshot
+    lease, status, spec = s.node_leases.get(name), s.node_status.get(name), s.node_specs.get(name)
+    groups = sorted(g.name for g in s.groups.values() if g.node == name)
+    address = f"node/{name}"
+    if lease is None:
+        page = Page(address, "NotResponding", Tone.BAD, "its daemon's lease is gone; what runs there is not known")
+    elif spec and spec.cordoned:
+        page = Page(address, "Cordoned", Tone.WARN, spec.reason)
+    else:
+        page = Page(address, "Ready", Tone.GOOD, f"{count(len(groups), 'group')} placed here")
+    if lease:
+        page.fact("Daemon", f"infctl-noded {lease.version}".rstrip(), f"started {look.ago(lease.started_at)}",
+                  f"incarnation {lease.incarnation}")  # fmt: skip
+        page.fact("Read API", lease.address or "off")
+        page.fact("Boot id", lease.boot_id)
+    if status:
+        page.fact("Host", f"{status.cpus} CPUs" if status.cpus else "", f"{size(status.memory_bytes)} of memory")
+        page.fact("Last word", look.ago(status.updated_at))
+    if spec and (spec.cordoned or spec.actor):
+        page.fact("Cordoned", "yes" if spec.cordoned else "no", f"by {spec.actor}" if spec.actor else "",
+                  spec.reason)  # fmt: skip
+    if status:
+        page.table("Conditions", ("TYPE", "STATUS", "REASON", "MESSAGE"), [
+            tuple(str(c.get(key) or "-") for key in ("type", "status", "reason", "message")) for c in status.conditions
+        ])  # fmt: skip
+    rows = []
+    for group in groups:
+        said = s.group_status.get(group)
+        live = look.live_streams(launch=said.launch) if said and said.launch else []
+        state = said.phase.capitalize() if said else "Unknown"
+        rows.append((group, state if lease else f"{state}?", (said.reason if said else "") or "-", s.groups[group].pool,
+                     str(s.groups[group].tp), str(said.processes if said else 0), str(len(live))))  # fmt: skip
+    page.table("Groups", ("GROUP", "STATE", "REASON", "POOL", "TP", "PROCESSES", "STREAMS"), rows,
+               right="TP PROCESSES STREAMS")  # fmt: skip
+    look.tell(page, address, actor=address)
+    _advise(look, page, name, groups)
+    return page
+
+
+def _advise(look: Look, page: Page, name: str, groups: list[str]) -> None:
+    s = look.snapshot
+    if name not in s.node_leases:
+        page.step(f"Look at the daemon and the host: on {name}, systemctl status infctl-noded.")
+        page.step("A lost lease kills nothing by itself: engines there may go on serving until their endpoint is gone.",
+                  "infctl get endpoints")  # fmt: skip
+        return
+    spec = s.node_specs.get(name)
+    if spec and spec.cordoned:
+        page.step("It takes no new groups until it is uncordoned.")
+    for group in groups:
+        said = s.group_status.get(group)
+        if said is None or said.phase != "ready":
+            page.step(
+                f"group/{group} is {said.phase if said else 'not taken up'}.", "infctl describe", f"group/{group}"
+            )
+    if not groups:
+        page.step(f"Nothing is placed here: apply a group with node: {name}.", "infctl apply -f GROUP.yaml")
