@@ -1,7 +1,7 @@
 """The HTTP process's side of the engine: live requests, their answers, and the way to rank 0 and back.
 
 What stays true: a live request id exists once; an abort reaches the scheduler only for an id that is live here, and
-matches there by prefix; what one message of the engine brings for a client leaves in one write.
+matches there by prefix; what has come for a client when its turn comes leaves in one write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from infctl_daemon.engine.sim.frames import Answer
 from infctl_daemon.engine.sim.intake import Generate, Refused
 from infctl_daemon.engine.sim.logprobs import Lists
-from infctl_daemon.engine.sim.wire import PeerGone, dump, read
+from infctl_daemon.engine.sim.wire import Messages, PeerGone, dump, read
 
 
 class Sink(Protocol):
@@ -76,10 +76,12 @@ class Engine:
     async def run(self, control: Any, output: Any) -> None:
         """Reads both sockets until one ends; raises `PeerGone` then."""
         reader, self._writer = await asyncio.open_connection(sock=control)
-        results, _ = await asyncio.open_connection(sock=output, limit=1 << 20)
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        await loop.create_connection(lambda: Messages(self._deliver, ended), sock=output)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._read_control(reader))
-            group.create_task(self._read_output(results))
+            group.create_task(_raise_when(ended))
 
     async def _read_control(self, reader: asyncio.StreamReader) -> None:
         while True:
@@ -91,11 +93,7 @@ class Engine:
                     if future is not None and not future.done():
                         future.set_result(value)
 
-    async def _read_output(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            self._deliver(await read(reader))
-
-    def _deliver(self, batch: list[tuple[Any, ...]]) -> None:
+    def _deliver(self, batch: Iterable[tuple[Any, ...]]) -> None:
         longest = 0
         touched: dict[Sink, None] = {}
         lives = self._live
@@ -192,3 +190,8 @@ class Engine:
         self.version = weight_version
         for live in self._live.values():
             live.answer.label(weight_version)
+
+
+async def _raise_when(ended: asyncio.Future[None]) -> None:
+    await ended
+    raise PeerGone

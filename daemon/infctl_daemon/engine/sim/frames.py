@@ -14,6 +14,8 @@ from typing import Any
 from infctl_daemon.engine.sim.logprobs import Lists
 
 DONE = b"data: [DONE]\n\n"
+_OPEN = b'data: {"text":"'
+_IDS = b'","output_ids":['
 _ESCAPED: dict[str, bytes] = {}
 _ESCAPED_LIMIT = 8192
 
@@ -24,6 +26,11 @@ Base = tuple[int, int, int]
 def encode(value: object) -> bytes:
     """JSON without spaces and with plain UTF-8, as orjson writes it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def as_chunk(data: bytes) -> bytes:
+    """A chunk of a chunked HTTP body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _escape(text: str) -> bytes:
@@ -37,7 +44,7 @@ class Answer:
     """What one request has answered so far. `tail` stands behind meta_info: the index in a batch, the prompt's ids."""
 
     __slots__ = (
-        "_base", "_head", "_ids", "_middle", "_open", "_sent_first", "_spans", "_started", "_text", "_version",
+        "_base", "_head", "_ids", "_middle", "_sent_first", "_spans", "_started", "_text", "_version",
         "completion", "finish", "logs", "rid", "tail",
     )  # fmt: skip
 
@@ -48,7 +55,6 @@ class Answer:
         self.finish: dict[str, Any] | None = None
         self.completion = 0
         self._base: Base = (0, 0, 0)
-        self._open = b'{"text":"'
         self._head = b'],"meta_info":{"id":' + encode(rid) + b',"finish_reason":'
         self._version = encode(weight_version)
         self._spans = [(self._version, 0)]
@@ -56,7 +62,7 @@ class Answer:
         self._ids = bytearray()
         self._sent_first = False
         self._started = time.perf_counter()
-        self._middle: tuple[bytes, bytes] | None = None
+        self._middle: tuple[bytes, bytes, int] | None = None
 
     def take(self, new: list[int], added: str, finish: dict[str, Any] | None, base: Base) -> None:
         if len(new) == 1:
@@ -88,32 +94,35 @@ class Answer:
         ]
         return b'"weight_versions":[' + b",".join(spans) + b"],"
 
-    def _fixed(self) -> tuple[bytes, bytes]:
+    def _fixed(self) -> tuple[bytes, bytes, int]:
         """What stands before and behind completion_tokens in a frame that is neither the first nor the last."""
         prompt, cached, retractions = self._base
         detail = b'{"device":%d,"host":0}' % cached if cached else b"null"
         before = b"".join(
             (
-                b'null,"prompt_tokens":%d,"weight_version":' % prompt, self._version,
+                self._head, b'null,"prompt_tokens":%d,"weight_version":' % prompt, self._version,
                 b',"num_retractions":%d,"reasoning_tokens":0,"completion_tokens":' % retractions,
             )
         )  # fmt: skip
         after = b',"cached_tokens":%d,"cached_tokens_details":%b,"dp_rank":null}' % (cached, detail)
-        return self._head + before, after + self.tail + b"}"
+        after += self.tail + b"}\n\n"
+        return before, after + b"\r\n", len(_OPEN) + len(_IDS) + len(before) + len(after)
+
+    def chunk(self) -> bytes:
+        """The next stream frame as a chunk of an HTTP body. One copy of text and ids: they are most of a frame."""
+        if self.finish is None and self._sent_first and self.logs is None:
+            if self._middle is None:
+                self._middle = self._fixed()
+            before, after, size = self._middle
+            text, ids, count = self._text, self._ids, b"%d" % self.completion
+            size += len(text) + len(ids) + len(count)
+            return b"".join((b"%x\r\n" % size, _OPEN, text, _IDS, ids, before, count, after))
+        stamp = not self._sent_first
+        self._sent_first = True
+        return as_chunk(b"data: " + self.body(stamp=stamp) + b"\n\n")
 
     def body(self, *, stamp: bool) -> bytes:
         """The JSON of a frame, or of the whole answer. `stamp` adds the time it was sent."""
-        parts: tuple[bytes | bytearray, ...]
-        if self.finish is None and not stamp and self.logs is None:
-            if self._middle is None:
-                self._middle = self._fixed()
-            before, after = self._middle
-            count = b"%d" % self.completion
-            parts = (self._open, self._text, b'","output_ids":[', self._ids, before, count, after)
-            return b"".join(parts)
-        return self._full(stamp)
-
-    def _full(self, stamp: bool) -> bytes:
         prompt, cached, retractions = self._base
         logs = b"" if self.logs is None else self.logs.body()
         count = b"%d" % self.completion
@@ -122,7 +131,7 @@ class Answer:
         spans = self._weight_versions() if last else b""
         latency = b',"e2e_latency":' + repr(time.perf_counter() - self._started).encode() if last else b""
         sent = b',"response_sent_to_client_ts":' + repr(time.time()).encode() if stamp else b""
-        parts: list[bytes | bytearray] = [self._open, self._text, b'","output_ids":[', self._ids, self._head, finish]
+        parts: list[bytes | bytearray] = [b'{"text":"', self._text, _IDS, self._ids, self._head, finish]
         if last and prompt == 0:
             parts += [
                 b',"weight_version":', self._version, latency, b",", spans, logs, b'"completion_tokens":', count,
@@ -137,13 +146,6 @@ class Answer:
             ]  # fmt: skip
         parts += [sent, b"}", self.tail, b"}"]
         return b"".join(parts)
-
-    def frame(self) -> bytes:
-        """The next stream frame; the first one is stamped."""
-        if self._sent_first:
-            return b"data: " + self.body(stamp=False) + b"\n\n"
-        self._sent_first = True
-        return b"data: " + self.body(stamp=True) + b"\n\n"
 
 
 def refusal(message: str) -> bytes:

@@ -17,6 +17,7 @@ from infctl_daemon.engine.sim.engine import Engine
 from infctl_daemon.engine.sim.faults import Faults, parse
 from infctl_daemon.engine.sim.http import Status, Surface
 from infctl_daemon.engine.sim.intake import one_token
+from infctl_daemon.engine.sim.process import calm_collector
 from infctl_daemon.engine.sim.stream import Whole
 from infctl_daemon.engine.sim.tokens import Vocabulary
 from infctl_daemon.engine.sim.tree import Tree, diagnostics_enabled
@@ -104,6 +105,7 @@ class Main:
         await self.listener.start(surface.app())
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
         await self._warm_up()
+        calm_collector()
         self.status.up = True
         log.info("The server is fired up and ready to roll!")
         for text in options.faults:

@@ -1,6 +1,6 @@
 """How answers leave: an event stream of one call, or one body at the end.
 
-What stays true: a frame is written as soon as the engine's message is taken in, all frames of one message in one write;
+What stays true: a frame is written as soon as the engine's message is taken in, all that came together in one write;
 a reader that falls behind gets no more frames until it has caught up, and then the newest only; the body of a call that
 was cut short never ends properly.
 """
@@ -13,14 +13,9 @@ from email.utils import formatdate
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from infctl_daemon.engine.sim.frames import DONE, Answer
+from infctl_daemon.engine.sim.frames import DONE, Answer, as_chunk
 
-
-def _chunk(body: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(body), body)
-
-
-_END = _chunk(DONE) + b"0\r\n\r\n"
+_END = as_chunk(DONE) + b"0\r\n\r\n"
 
 
 class EventStream(web.StreamResponse):
@@ -74,7 +69,7 @@ class EventStream(web.StreamResponse):
 
     def say(self, frame: bytes) -> None:
         """One frame that is no answer, and the end."""
-        self._write(_chunk(frame) + _END)
+        self._write(as_chunk(frame) + _END)
         self._over = True
 
     def break_off(self) -> None:
@@ -89,7 +84,7 @@ class EventStream(web.StreamResponse):
         if self._blocked:
             self._behind[answer] = None
         else:
-            self._pending.append(_chunk(answer.frame()))
+            self._pending.append(answer.chunk())
 
     def flush(self) -> None:
         if self._blocked or self._over:
@@ -99,7 +94,7 @@ class EventStream(web.StreamResponse):
             self._over = True
             self._wake.set()
         if self._pending:
-            self._write(b"".join(self._pending))
+            self._write(self._pending[0] if len(self._pending) == 1 else b"".join(self._pending))
             self._pending.clear()
         if self._protocol.writing_paused and not self._over:
             self._blocked = True
@@ -114,7 +109,7 @@ class EventStream(web.StreamResponse):
                 await self._call.writer.drain()
                 self._blocked = False
                 for answer in self._behind:
-                    self._pending.append(_chunk(answer.frame()))
+                    self._pending.append(answer.chunk())
                 self._behind.clear()
                 self.flush()
 

@@ -11,6 +11,7 @@ import marshal
 import select
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 _LENGTH = struct.Struct("!I")
@@ -86,3 +87,31 @@ async def read(reader: asyncio.StreamReader) -> Any:
         return marshal.loads(await reader.readexactly(size))
     except (asyncio.IncompleteReadError, ConnectionResetError) as gone:
         raise PeerGone from gone
+
+
+class Messages(asyncio.Protocol):
+    """Hands over all lists that have arrived, joined into one; `ended` is done when the other end is closed."""
+
+    def __init__(self, take: Callable[[list[Any]], None], ended: asyncio.Future[None]) -> None:
+        self._take = take
+        self._ended = ended
+        self._buffer = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        items: list[Any] = []
+        at = 0
+        while len(buffer) - at >= 4:
+            (size,) = _LENGTH.unpack_from(buffer, at)
+            if len(buffer) - at - 4 < size:
+                break
+            items += marshal.loads(memoryview(buffer)[at + 4 : at + 4 + size])
+            at += 4 + size
+        if at:
+            del buffer[:at]
+            self._take(items)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
