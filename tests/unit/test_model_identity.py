@@ -11,6 +11,7 @@ import pytest
 
 from infctl.domain.errors import StartFailed
 from infctl_daemon.engine.identity import identify, revision
+from infctl_daemon.node.executor import _plain_defaults
 
 
 @pytest.fixture
@@ -88,3 +89,23 @@ def test_a_missing_file_is_an_error_with_its_name(model: Path, missing: str) -> 
 def test_a_missing_folder_is_an_error_with_its_path() -> None:
     with pytest.raises(StartFailed, match="/nonexistent/model does not exist"):
         identify("/nonexistent/model")
+
+
+def test_the_models_own_sampling_is_read_and_only_what_is_a_number(model: Path) -> None:
+    generation = {"eos_token_id": 7, "temperature": 0.6, "top_k": 20, "top_p": "0.9", "min_p": None, "do_sample": True}
+    (model / "generation_config.json").write_text(json.dumps(generation))
+    assert identify(str(model)).sampling_defaults == {"temperature": 0.6, "top_k": 20}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "plain"),
+    [
+        ([], False),
+        (["--sampling-defaults", "model"], False),
+        (["--sampling-defaults", "openai"], True),
+        (["--sampling-defaults=openai"], True),
+        (["--note", "openai", "--sampling-defaults"], False),
+    ],
+)
+def test_an_engine_that_ignores_it_is_told_apart(arguments: list[str], plain: bool) -> None:
+    assert _plain_defaults(arguments) is plain
