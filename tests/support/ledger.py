@@ -22,7 +22,7 @@ class Ledger:
         self.store = EtcdStore(endpoints)
         self.changes: list[Holding] = []
         self.keeper = LeaseKeeper(self.store, ttl, on_change=self.changes.append)
-        self.confirmed: dict[str, float] = {}
+        self.confirmed: dict[str, float] = {}  # key: when it was sent
         self._writer = EtcdStore(writers or endpoints)
         self._task: asyncio.Task[None] | None = None
 
@@ -39,13 +39,14 @@ class Ledger:
         while True:
             number += 1
             key = f"w/{number:06}"
+            sent_at = time.monotonic()
             with contextlib.suppress(StoreUnavailable):  # unclear: it may still be there in the end
                 await self._writer.txn((Compare.absent(key),), (Put(key, b""),), timeout=1.0)
-                self.confirmed[key] = time.monotonic()
+                self.confirmed[key] = sent_at
             await asyncio.sleep(0.02)
 
     async def seen_after(self, moment: float, seconds: float) -> float:
-        """Wait for the first event of a write confirmed after `moment`; returns how long after it that came."""
+        """Wait for the first event of a write that was sent after `moment`; returns how long after it that came."""
         at = 0.0
 
         def later(reader: Reader) -> bool:
