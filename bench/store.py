@@ -153,12 +153,16 @@ async def failover(cluster: EmbeddedCluster, number: signal.Signals, role: str) 
                 if isinstance(item, Events):
                     seen.extend((event.mod_revision, time.monotonic()) for event in item.events)
 
-        async def write() -> None:
-            while True:
-                sent_at = time.monotonic()
-                with contextlib.suppress(StoreUnavailable):
-                    confirmed[await writer.put("b/k", VALUE, timeout=1.0)] = sent_at
-                await asyncio.sleep(0.005)
+        async def put() -> None:
+            sent_at = time.monotonic()
+            with contextlib.suppress(StoreUnavailable):
+                confirmed[await writer.put("b/k", VALUE, timeout=1.0)] = sent_at
+
+        async def write() -> None:  # open loop: a write that hangs holds up no other
+            async with asyncio.TaskGroup() as writes:
+                while True:
+                    writes.create_task(put())
+                    await asyncio.sleep(0.01)
 
         tasks = [asyncio.create_task(read())]
         await asyncio.wait_for(fresh.wait(), 5)
@@ -178,7 +182,7 @@ async def failover(cluster: EmbeddedCluster, number: signal.Signals, role: str) 
         else:
             await cluster.start()
         tasks[1].cancel()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.0)
         revisions = [revision for revision, _ in seen]
         wrong = len(set(confirmed) - set(revisions)) + len(revisions) - len(set(revisions))
     finally:
