@@ -12,6 +12,7 @@ import pytest
 
 from infctl_daemon.engine.sim.model import write_model
 from tests.conformance.engines import CONTEXT, SGLANG_MODEL, SGLANG_PYTHON, Engine, start
+from tests.conformance.sims import Sim, Start, launch, wait_ready
 
 _START_LIMIT = 420  # the first case of the real engine waits for it: a minute and more on two cores
 
@@ -72,3 +73,27 @@ def _thaw(running: Engine) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
     running.frozen.clear()
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated model, shared by all cases of simulated engines only."""
+    out = tmp_path_factory.mktemp("model")
+    write_model(out)
+    return out
+
+
+@pytest.fixture
+def start_sim(model: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts simulated engines with flags of one's own; all are ended afterwards."""
+    running: list[Sim] = []
+
+    def go(*flags: str, ready: bool = True) -> Sim:
+        running.append(launch(model, tmp_path, *flags))
+        if ready:
+            wait_ready(running[-1])
+        return running[-1]
+
+    yield go
+    for sim in running:
+        sim.end()

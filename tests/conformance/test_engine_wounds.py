@@ -70,6 +70,20 @@ async def test_frozen_rank_stops_streams_and_the_load_time_while_http_answers(en
     assert got.finish == {"type": "length", "length": 24}
 
 
+async def test_health_needs_twenty_seconds_to_fail_and_ready_believes_it_until_the_next_one(engine: Engine):
+    await quiet(engine)
+    engine.send("1", signal.SIGSTOP)
+    began = time.monotonic()
+    assert await answers(engine, "/health", 40.0) == 503
+    assert 18 < time.monotonic() - began < 30
+    assert [await answers(engine, path) for path in ("/ready", "/ping")] == [503, 503]
+    engine.send("1", signal.SIGCONT)
+    await quiet(engine)
+    assert await answers(engine, "/ready") == 503
+    assert await answers(engine, "/health", 10.0) == 200
+    assert [await answers(engine, path) for path in ("/ready", "/ping")] == [200, 200]
+
+
 @pytest.mark.parametrize("rank", ["0", "1"])
 async def test_frozen_rank_stops_the_load_time_of_an_idle_engine(engine: Engine, rank: str):
     await quiet(engine)

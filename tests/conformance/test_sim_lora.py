@@ -14,8 +14,8 @@ import pytest
 
 from infctl_daemon.engine.sim.model import write_model
 from tests.conformance.engines import Engine
+from tests.conformance.sims import Sim, launch, wait_ready
 from tests.conformance.streams import body, call, stream
-from tests.conformance.test_sim_faults import Sim, launch, wait_ready
 
 OFF = (
     "LoRA adapter 'one' was requested, but LoRA is not enabled. Please launch the server with --enable-lora flag and "

@@ -48,6 +48,7 @@ class Options:
     load_seconds: float = 0.3
     prefill_rate: float = 8000.0
     decode_seconds: float = 0.05
+    decode_seconds_each: float = 0.0
     first_token_seconds: float = 0.02
     steps_per_turn: int = 1
     eos_every: int = 0
@@ -100,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     sim.add_argument("--sim-load-seconds", type=float, default=0.3, help="before the port is bound")
     sim.add_argument("--sim-prefill-rate", type=float, default=8000.0, help="prompt tokens a second")
     sim.add_argument("--sim-decode-seconds", type=float, default=0.05, help="one decode step of the batch")
+    sim.add_argument("--sim-decode-seconds-each", type=float, default=0.0, help="more of it for each running request")
     sim.add_argument("--sim-first-token-seconds", type=float, default=0.02, help="fixed cost of a prefill")
     sim.add_argument("--sim-steps-per-turn", type=int, default=1, help="tokens of each request that leave in one write")
     sim.add_argument("--sim-seed", type=int, help="same as --random-seed, and wins over it")
@@ -174,6 +176,7 @@ def parse(argv: Sequence[str]) -> Options:
         load_seconds=args.sim_load_seconds,
         prefill_rate=args.sim_prefill_rate,
         decode_seconds=args.sim_decode_seconds,
+        decode_seconds_each=args.sim_decode_seconds_each,
         first_token_seconds=args.sim_first_token_seconds,
         steps_per_turn=max(1, args.sim_steps_per_turn),
         eos_every=args.sim_eos_every,

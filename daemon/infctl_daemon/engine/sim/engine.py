@@ -168,6 +168,10 @@ class Engine:
         self.dispatch(live)
         return live
 
+    def forget(self, live: Live) -> None:
+        """Its answer, if one comes, belongs to nobody."""
+        self._live.pop(live.request.rid, None)
+
     def leave(self, lives: Iterable[Live]) -> None:
         """Ends what is left of a call whose client has gone."""
         for live in lives:

@@ -7,6 +7,7 @@ a person makes; a call that needs the scheduler hangs when the scheduler does, o
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -32,22 +33,26 @@ _ADMIN_PATHS = (
     "/abort_request", "/flush_cache", "/pause_generation", "/continue_generation", "/update_weight_version",
     "/load_lora_adapter", "/unload_lora_adapter",
 )  # fmt: skip
-_HEALTH_TIMEOUT = 20.0
+_HEALTH_TIMEOUT = float(os.environ.get("SGLANG_HEALTH_CHECK_TIMEOUT") or 20)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass
 class Status:
-    """Life of the server: starting until the warm-up has answered, leaving from SIGTERM on."""
+    """Starting until the warm-up has answered, leaving from SIGTERM on; healthy is what the last /health found."""
 
     up: bool = False
     healthy: bool = True
     leaving: bool = False
 
     @property
-    def ready(self) -> bool:
+    def serving(self) -> bool:
         return self.up and not self.leaving
+
+    @property
+    def ready(self) -> bool:
+        return self.serving and self.healthy
 
 
 def _denied(request: web.Request, options: Options) -> bool:
@@ -85,7 +90,13 @@ class Surface:
         self._context = options.context_length or vocab.context
         self._adapters = Adapters(options.lora, options.lora_paths, options.max_loaded_loras)
         self._limits = Limits(
-            self._context, vocab.size, self._encode, options.deterministic, options.stream_interval, self._adapters
+            context=self._context,
+            vocab=vocab.size,
+            encode=self._encode,
+            deterministic=options.deterministic,
+            stream_interval=options.stream_interval,
+            adapters=self._adapters,
+            memory=options.max_total_tokens,
         )
         self._gate = Gate()
         self._control = Control(engine, self._gate, self._adapters)
@@ -156,19 +167,26 @@ class Surface:
         return web.Response(status=200 if self._status.ready else 503)
 
     async def health(self, _: web.Request) -> web.Response:
-        """A token must come out of the engine after the call began; never faster than a second, as in SGLang."""
-        if not self._status.ready:
+        """A token must come out of the engine after the call began; never faster than a second, as in SGLang. What it
+        finds is what /ready and /ping say until the next call.
+        """
+        if not self._status.serving:
             return web.Response(status=503)
         began = time.monotonic()
-        if self._engine.in_flight == 0 and not self._gate.shut:
-            self._engine.submit(one_token(f"HEALTH_CHECK_{uuid.uuid4().hex}"), Nowhere())
+        probe = None
+        if not self._gate.shut:
+            probe = self._engine.submit(one_token(f"HEALTH_CHECK_{uuid.uuid4().hex}"), Nowhere())
+        self._status.healthy = await self._answers(began)
+        if probe is not None:
+            self._engine.forget(probe)
+        return web.Response(status=200 if self._status.healthy else 503)
+
+    async def _answers(self, began: float) -> bool:
         while time.monotonic() - began < _HEALTH_TIMEOUT:
             await asyncio.sleep(1.0)
             if self._engine.last_output > began:
-                self._status.healthy = True
-                return web.Response()
-        self._status.healthy = False
-        return web.Response(status=503)
+                return True
+        return False
 
     # -- what it tells about itself -------------------------------------------------------------------------
 

@@ -36,11 +36,17 @@ class Limits:
     deterministic: bool
     stream_interval: int
     adapters: Adapters
+    memory: int
+
+    @property
+    def room(self) -> int:
+        """Tokens that one request may have: the context, or the whole memory where that is less."""
+        return min(self.context, self.memory)
 
     @property
     def longest_prompt(self) -> int:
         """A prompt of this many tokens is already refused by the scheduler."""
-        return self.context - 6
+        return self.room - 6
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ def _value(params: dict[str, Any], name: str, default: Any) -> Any:
 def _admit(
     rid: str, stream: bool, ids: list[int], params: dict[str, Any], limits: Limits, logs: Wanted | None
 ) -> Generate:
-    longest = limits.context - 2 - len(ids)
+    longest = limits.room - 2 - len(ids)
     max_new = params.get("max_new_tokens", 128)
     min_new = _value(params, "min_new_tokens", 0)
     temperature = _value(params, "temperature", 1.0)

@@ -13,6 +13,7 @@ from infctl_daemon.engine.sim.odds import Asked, Odds, Taste
 from infctl_daemon.engine.sim.tokens import Vocabulary, fold
 
 Finish = dict[str, Any]
+_NO_ROOM = "Out of memory even after retracting all other requests in the decode batch. Aborting the last request."
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -20,37 +21,10 @@ class Request:
     """A request that waits or runs. `params` is what `intake.Generate.params` made."""
 
     __slots__ = (
-        "_banned",
-        "_decode",
-        "_eos_every",
-        "_hold",
-        "_ignore_eos",
-        "_longest",
-        "_max_new",
-        "_min_new",
-        "_missing",
-        "_salt",
-        "_stop_ids",
-        "_stops",
-        "_taste",
-        "_vocab",
-        "aborted",
-        "adapter",
-        "asked",
-        "cached",
-        "every",
-        "ids",
-        "input_logs",
-        "opened",
-        "out",
-        "output_logs",
-        "plain",
-        "retractions",
-        "rid",
-        "sent",
-        "space",
-        "state",
-        "trim",
+        "_banned", "_decode", "_eos_every", "_hold", "_ignore_eos", "_longest", "_max_new", "_min_new", "_missing",
+        "_salt", "_stop_ids", "_stops", "_taste", "_vocab", "aborted", "adapter", "asked", "cached", "every", "ids",
+        "input_logs", "opened", "out", "out_of_memory", "output_logs", "plain", "retractions", "rid", "sent", "space",
+        "state", "trim",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +43,7 @@ class Request:
         self.cached = 0
         self.state = 0
         self.aborted = False
+        self.out_of_memory = False
         self.retractions = 0
         self.opened = False
         self.every: int = params["every"]
@@ -101,11 +76,20 @@ class Request:
     def held_tokens(self) -> int:
         return len(self.ids) + len(self.out)
 
+    @property
+    def left(self) -> int:
+        """How many tokens it may still say."""
+        return self._max_new - len(self.out)
+
+    def retract(self) -> None:
+        self.retractions += 1
+        self._taste.counts.clear()
+
     def step_plain(self) -> Finish | None:
         """`step` for a request that only its length can end."""
         token, self.state, self._missing = self._vocab.follow(self.state, self._salt, self._missing)
         self.out.append(token)
-        if self.aborted or len(self.out) >= self._max_new:
+        if self.aborted or self.out_of_memory or len(self.out) >= self._max_new:
             return self._finish(token)
         return None
 
@@ -145,6 +129,7 @@ class Request:
         if self.asked is None or self.asked.start < 0:
             return
         asked = self.asked
+        self.input_logs = []
         state, missing = start, 0
         for position, token in enumerate(self.ids):
             if position == asked.start:
@@ -158,6 +143,8 @@ class Request:
     def _finish(self, token: int) -> Finish | None:
         if self.aborted:
             return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+        if self.out_of_memory:
+            return {"type": "abort", "message": _NO_ROOM, "status_code": 500, "err_type": "InternalServerError"}
         if self._stops and len(self.out) >= self._min_new:
             tail = self._decode(self.out[-(self._longest + 4) :])
             for stop in self._stops:

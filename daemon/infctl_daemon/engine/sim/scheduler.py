@@ -8,17 +8,20 @@ any rank does, busy or idle.
 from __future__ import annotations
 
 import time
-import zlib
-from collections import OrderedDict, deque
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from infctl_daemon.engine.sim.argv import Options
 from infctl_daemon.engine.sim.board import Board
+from infctl_daemon.engine.sim.kv import Memory, to_retract
 from infctl_daemon.engine.sim.rank import Collective
 from infctl_daemon.engine.sim.request import Finish, Request
-from infctl_daemon.engine.sim.tokens import Vocabulary, fold, origin
+from infctl_daemon.engine.sim.tokens import Vocabulary, origin
 from infctl_daemon.engine.sim.wire import Pipe
+
+_RESERVE = 0.1
+"""Share of what a request may still say that must have room when it is taken in."""
 
 
 class Scheduler:
@@ -34,10 +37,10 @@ class Scheduler:
         self._vocab = Vocabulary(folder)
         self._tokenizer_path = str(folder / "tokenizer.json")
         self._tokenizer: Any = None
-        self._origin = origin(options.random_seed, options.weight_version)
+        start = origin(options.random_seed, options.weight_version)
+        self._memory = Memory(options.max_total_tokens, start, keep=options.radix_cache)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
-        self._cache: OrderedDict[int, None] = OrderedDict()
         self._slow = 1.0
         self._wrong = False
         self._steps = 0
@@ -57,14 +60,17 @@ class Scheduler:
                 continue
             if not self._waiting and not self._running:
                 self._idle()
-            elif self._waiting and len(self._running) < self._options.max_running_requests:
-                self._prefill()
-            else:
+            elif not (self._has_place and self._prefill()):
                 self._decode_step()
             self._publish()
 
+    @property
+    def _has_place(self) -> bool:
+        return bool(self._waiting) and len(self._running) < self._options.max_running_requests
+
     def _publish(self) -> None:
-        used = sum(s.held_tokens for s in self._running)
+        used = self._memory.used(self._running)
+        self._memory.trim(used)
         self._board.publish(len(self._running), len(self._waiting), used, self._steps, self._generated, self._prefilled)
 
     # -- messages -------------------------------------------------------------------------------------------
@@ -108,7 +114,7 @@ class Scheduler:
             case ("flush", number):
                 idle = not self._running and not self._waiting
                 if idle:
-                    self._cache.clear()
+                    self._memory.clear()
                 self._control.send(("flush", number, idle))
             case ("pause", mode):
                 self._pause(mode)
@@ -124,10 +130,7 @@ class Scheduler:
     def _pause(self, mode: str) -> None:
         self._paused = True
         if mode == "retract":
-            for sequence in self._running:
-                sequence.retractions += 1
-            self._waiting.extendleft(reversed(self._running))
-            self._running = []
+            self._retract(list(self._running))
 
     def _info(self) -> dict[str, Any]:
         return {"steps": self._steps, "running": len(self._running), "waiting": len(self._waiting)}
@@ -167,17 +170,27 @@ class Scheduler:
 
     # -- steps ----------------------------------------------------------------------------------------------
 
-    def _prefill(self) -> None:
+    def _prefill(self) -> bool:
+        """Takes waiting requests into the batch, as many as there is room for; whether there was for any."""
         room = self._options.max_running_requests - len(self._running)
         batch: list[Request] = []
         fresh = 0
+        used = self._memory.used(self._running)
         while self._waiting and len(batch) < room:
             sequence = self._waiting[0]
-            cost = self._enter(sequence)
+            self._check(sequence)
+            cost = self._memory.enter(sequence)
             if batch and fresh + cost > self._options.chunked_prefill_size:
                 break
+            wanted = sequence.held_tokens + int(_RESERVE * sequence.left)
+            if (batch or self._running) and not self._memory.fits(used + wanted):
+                break
+            used += wanted
             fresh += cost
+            sequence.log_input(self._memory.start(sequence))
             batch.append(self._waiting.popleft())
+        if not batch:
+            return False
         seconds = self._options.first_token_seconds + fresh / self._options.prefill_rate
         self._collective.begin(len(batch))
         self._running += batch
@@ -185,68 +198,41 @@ class Scheduler:
         self._collective.complete()
         self._prefilled += fresh
         self._next_step = time.monotonic()
+        for sequence in batch:
+            self._memory.remember(sequence)
         self._emit(batch)
+        return True
 
-    def _start(self, sequence: Request) -> int:
-        """State of the empty prefix; an adapter's name makes another model of it."""
-        if sequence.adapter is None:
-            return self._origin
-        return fold(self._origin, zlib.crc32(sequence.adapter.encode()))
-
-    def _enter(self, sequence: Request) -> int:
-        """Walks the prompt: sets the state after it, and how much of it was cached; returns the rest."""
+    def _check(self, sequence: Request) -> None:
+        """What ends the real engine ends this one."""
+        asked = sequence.asked
         if not sequence.ids:
-            raise RuntimeError("a prompt without tokens")  # kills the real engine as well
-        state = self._start(sequence)
-        cached = 0
-        cache = self._cache
-        seen = self._options.radix_cache
-        if sequence.out:
-            return self._enter_again(sequence)
-        last = len(sequence.ids) - 1
-        if sequence.asked is not None:
-            start = sequence.asked.start
-            if start < -1 or sequence.asked.top > self._vocab.size:
-                raise RuntimeError(f"log probabilities that the engine cannot give: {sequence.asked}")  # SGLang dies
-            if start >= 0:
-                last = min(last, start)
-            sequence.log_input(state)
-        for position, token in enumerate(sequence.ids):
-            state = fold(state, token)
-            if seen and position < last and state ^ sequence.space in cache:
-                cached = position + 1
-            else:
-                seen = False
-        sequence.state = state
-        sequence.cached = cached
-        return len(sequence.ids) - cached
+            raise RuntimeError("a prompt without tokens")
+        if asked is not None and (asked.start < -1 or asked.top > self._vocab.size):
+            raise RuntimeError(f"log probabilities that the engine cannot give: {asked}")
 
-    def _enter_again(self, sequence: Request) -> int:
-        """A retracted one: its state stands, its prompt and output are computed again."""
-        state, cached = self._start(sequence), 0
-        for token in (*sequence.ids, *sequence.out):
-            state = fold(state, token)
-            if not self._options.radix_cache or state ^ sequence.space not in self._cache:
-                break
-            cached += 1
-        return sequence.held_tokens - cached
+    def _make_room(self, steps: int) -> None:
+        """Retracts who does not fit; what even alone does not fit is ended."""
+        gone = to_retract(self._running, steps, self._memory)
+        if gone:
+            self._retract(gone)
+        if self._running and not self._memory.fits(self._memory.used(self._running) + steps):
+            self._running[-1].out_of_memory = True
 
-    def _remember(self, sequence: Request) -> None:
-        if not self._options.radix_cache:
-            return
-        state = self._start(sequence)
-        cache = self._cache
-        for token in (*sequence.ids, *sequence.out):
-            state = fold(state, token)
-            cache[state ^ sequence.space] = None
-            cache.move_to_end(state ^ sequence.space)
-        while len(cache) > self._options.max_total_tokens:
-            cache.popitem(last=False)
+    def _retract(self, gone: list[Request]) -> None:
+        """Back to the head of the queue. Penalties forget what was said, as in SGLang."""
+        for sequence in gone:
+            sequence.retract()
+        names = set(map(id, gone))
+        self._running = [s for s in self._running if id(s) not in names]
+        self._waiting.extendleft(reversed(gone))
 
     def _decode_step(self) -> None:
         now = time.monotonic()
         steps = self._options.steps_per_turn
-        pace = self._options.decode_seconds * self._slow * steps
+        self._make_room(steps)
+        each = self._options.decode_seconds + self._options.decode_seconds_each * len(self._running)
+        pace = each * self._slow * steps
         late = now - self._next_step
         self._next_step = (self._next_step if late < pace else now) + pace
         self._collective.begin(len(self._running))
@@ -278,7 +264,7 @@ class Scheduler:
         if done:
             self._running = [s for s in self._running if id(s) not in gone]
             for sequence in done:
-                self._remember(sequence)
+                self._memory.remember(sequence)
 
     def _update(self, sequence: Request, finish: Finish | None) -> tuple[Any, ...]:
         opening = None if sequence.opened else sequence.trim
