@@ -93,6 +93,10 @@ def _at_once(argv: list[str]) -> str | None:
         from infctl import __version__
 
         return f"{__version__}\n" if "--short" in argv else f"infctl {__version__}\n"
+    if argv[:1] == ["__complete"]:
+        from infctl.cli.complete import answer
+
+        return answer(argv[1:])
     from infctl.cli.pages import page
 
     return page(argv)

@@ -26,7 +26,7 @@ class Tree(TyperGroup):
         self, name: str, *, help: str, sections: dict[str, dict[str, Entry]], synonyms: dict[str, str], epilog: str = ""
     ) -> None:
         super().__init__(name=name, help=help, epilog=epilog, rich_markup_mode=None, context_settings=dict(SETTINGS))
-        self._sections = sections
+        self.sections = sections
         self._entries = {word: entry for section in sections.values() for word, entry in section.items()}
         self._synonyms = synonyms
 
@@ -55,7 +55,7 @@ class Tree(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         longest = max(map(len, self._entries))
-        for title, section in self._sections.items():
+        for title, section in self.sections.items():
             with formatter.section(title):
                 # padded by hand: every section has the same second column
                 formatter.write_dl([(word.ljust(longest), entry[0]) for word, entry in section.items()])

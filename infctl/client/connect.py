@@ -9,11 +9,14 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from infctl.config.context import Context, load_contexts, unknown_context
 from infctl.domain.errors import UsageError
-from infctl.ports.store import Store
-from infctl.store.keys import Keys
+
+if TYPE_CHECKING:  # completion reads this file, too
+    from infctl.ports.store import Store
+    from infctl.store.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ def _split(text: str) -> tuple[str, ...]:
 async def open_cluster(place: Place) -> AsyncIterator[tuple[Store, Keys]]:
     """A connected store and the keys of the cluster; closed at the end, whatever happens."""
     from infctl.adapters.etcd import EtcdStore
+    from infctl.store.keys import Keys
 
     store: Store = EtcdStore(place.endpoints)
     try:

@@ -26,7 +26,7 @@ def golden(name: str, text: str) -> None:
 
 def still(text: str) -> str:
     """Revisions and ages move, and columns with the width of the ages; everything else stands still."""
-    text = re.sub(r'"revision": \d+', '"revision": 0', text)
+    text = re.sub(r'("revision"|^  revision): \d+', r"\1: 0", text, flags=re.MULTILINE)
     return re.sub(r"\b\d+d\d+h\b", "AGE", text)
 
 
@@ -43,6 +43,10 @@ def test_documents(infctl: Run, kind: str) -> None:
     assert document["apiVersion"] == "infctl/v1"
     assert document["kind"] == f"{kind[:-1].capitalize()}List"
     golden(f"{kind}.json", still(done.stdout))
+    as_yaml = infctl("get", kind, "-o", "yaml")
+    assert (as_yaml.returncode, as_yaml.stderr) == (0, "")
+    assert still(json.dumps(yaml.safe_load(as_yaml.stdout), indent=2)) + "\n" == still(done.stdout)
+    golden(f"{kind}.yaml", still(as_yaml.stdout))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,6 +55,33 @@ def test_tables(infctl: Run, kind: str) -> None:
         done = infctl("get", kind, "-o", form)
         assert (done.returncode, done.stderr) == (0, "")
         golden(f"{kind}.{form}.txt", cells(still(done.stdout)))
+    bare = infctl("get", kind, "--no-headers")
+    assert cells(still(bare.stdout)).splitlines() == (GOLDEN / f"{kind}.table.txt").read_text().splitlines()[1:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_are_addresses(infctl: Run, kind: str) -> None:
+    done = infctl("get", kind, "-o", "name")
+    assert (done.returncode, done.stderr) == (0, "")
+    golden(f"{kind}.name.txt", done.stdout)
+
+
+def test_several_kinds_at_once(infctl: Run) -> None:
+    """Names say of which kind they are, and documents are one list."""
+    done = infctl("get", "pools,groups")
+    assert (done.returncode, done.stderr) == (0, "")
+    golden("several.table.txt", cells(still(done.stdout)))
+    assert infctl("get", "node/n1", "group/new", "node/n2", "-o", "name").stdout == "node/n1\nnode/n2\ngroup/new\n"
+    document = json.loads(infctl("get", "pools,groups", "-o", "json").stdout)
+    assert document["kind"] == "List"
+    assert [item["kind"] for item in document["items"]] == ["Pool", "Group", "Group"]
+    assert yaml.safe_load(infctl("get", "pools,groups", "-o", "yaml").stdout) == document
+
+
+def test_events_of_one_thing(infctl: Run) -> None:
+    assert infctl("get", "events", "--for", "group/a", "-o", "name").stdout == "event/e1\n"
+    done = infctl("get", "events", "--for", "g/new", "-o", "name")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_one_object_is_a_list_too(infctl: Run) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from typer._click import Context
 
-from infctl.cli import pages
+from infctl.cli import complete, pages
 from infctl.cli.app import build
 from infctl.cli.tree import Tree
+from infctl.cli.vocabulary import text_of, vocabulary
 from tests.support.command import Run
 
 FOLDER = Path(pages.__file__).parent / "help"
@@ -47,7 +48,16 @@ def test_each_page_is_what_the_tree_says(words: list[str], command: Any, context
 
 
 def test_there_is_no_page_of_a_command_that_is_gone() -> None:
-    assert {p.name for p in FOLDER.iterdir()} == {Path(pages.file_of(words)).name for words, _, _ in every()}
+    have = {p.name for p in FOLDER.iterdir()} - {Path(complete.WORDS).name}
+    assert have == {Path(pages.file_of(words)).name for words, _, _ in every()}
+
+
+def test_the_words_of_completion_are_those_of_the_tree() -> None:
+    """INFCTL_UPDATE_GOLDEN=1 writes them anew."""
+    text = text_of(vocabulary(build()))
+    if os.environ.get("INFCTL_UPDATE_GOLDEN"):
+        Path(complete.WORDS).write_text(text)
+    assert text == Path(complete.WORDS).read_text()
 
 
 def test_groups_show_their_page_without_a_word(infctl: Run) -> None:

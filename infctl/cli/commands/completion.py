@@ -1,4 +1,4 @@
-"""`infctl completion SHELL`: a script to source. It edits no start-up file, and a TAB press runs no network call."""
+"""`infctl completion SHELL`: a script to source; it edits no start-up file. What TAB offers is `cli.complete`."""
 
 from __future__ import annotations
 
@@ -11,91 +11,81 @@ from infctl.domain.errors import UsageError
 
 HELP = """Print a completion script for bash, zsh or fish.
 
+Names of objects are completed, too: they are asked for at each TAB press, for a quarter of a second at most.
+
 \b
 Examples:
   source <(infctl completion bash)
+  infctl completion zsh > "${fpath[1]}/_infctl"
   infctl completion fish > ~/.config/fish/completions/infctl.fish
 """
 
-_COMMANDS = "get apply demo dev completion version help"
-_DEV = "up status down"
-_OUTPUTS = "table wide json yaml name"
-_SHELLS = "bash zsh fish"
-_TOPICS = "exit-codes contexts kinds"
-
-
-def _kinds() -> str:
-    from infctl.view.kinds import Kind
-
-    return " ".join(k.plural for k in Kind)
-
-
-def _bash() -> str:
-    return f"""\
-_infctl() {{
-  local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" words=""
+_BASH = """\
+# bash completion for infctl; made by `infctl completion bash`
+_infctl() {
+  local line IFS=$'\\n'
   COMPREPLY=()
-  case "$prev" in
-    -o|--output) words="{_OUTPUTS}" ;;
-    -f|--filename) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    --engine) words="sim sglang" ;;
-    --fault) words="kill-rank freeze-rank kill-group none" ;;
-    infctl) words="{_COMMANDS}" ;;
-    get) words="{_kinds()}" ;;
-    dev) words="{_DEV}" ;;
-    completion) words="{_SHELLS}" ;;
-    help) words="{_TOPICS}" ;;
-  esac
-  COMPREPLY=($(compgen -W "$words" -- "$cur"))
-}}
+  for line in $(infctl __complete bash -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null); do
+    if [[ $line == :files ]]; then
+      compopt -o filenames 2>/dev/null
+      COMPREPLY+=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
+    else
+      COMPREPLY+=("$line")
+    fi
+  done
+  if [[ ${COMPREPLY[0]-} == */ ]]; then
+    compopt -o nospace 2>/dev/null
+  fi
+}
 complete -F _infctl infctl
 """
 
-
-def _zsh() -> str:
-    return f"""\
+_ZSH = """\
 #compdef infctl
-_infctl() {{
-  local prev="${{words[CURRENT-1]}}"
-  case "$prev" in
-    -o|--output) compadd {_OUTPUTS} ;;
-    -f|--filename) _files ;;
-    --engine) compadd sim sglang ;;
-    --fault) compadd kill-rank freeze-rank kill-group none ;;
-    infctl) compadd {_COMMANDS} ;;
-    get) compadd {_kinds()} ;;
-    dev) compadd {_DEV} ;;
-    completion) compadd {_SHELLS} ;;
-    help) compadd {_TOPICS} ;;
-  esac
-}}
-compdef _infctl infctl
+# zsh completion for infctl; made by `infctl completion zsh`
+_infctl() {
+  local line
+  local -a described open
+  for line in "${(@f)$(infctl __complete zsh -- "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
+    case $line in
+      '') ;;
+      :files) _files ;;
+      */) open+=("$line") ;;
+      *) described+=("${line/$'\\t'/:}") ;;
+    esac
+  done
+  (( $#open )) && compadd -S '' -- "${open[@]}"
+  (( $#described )) && _describe -V infctl described
+}
+if [[ $funcstack[1] == _infctl ]]; then _infctl "$@"; else compdef _infctl infctl; fi
 """
 
-
-def _fish() -> str:
-    return f"""\
-complete -c infctl -f
-complete -c infctl -n __fish_use_subcommand -a "{_COMMANDS}"
-complete -c infctl -n "__fish_seen_subcommand_from get" -a "{_kinds()}"
-complete -c infctl -n "__fish_seen_subcommand_from dev" -a "{_DEV}"
-complete -c infctl -n "__fish_seen_subcommand_from completion" -a "{_SHELLS}"
-complete -c infctl -n "__fish_seen_subcommand_from help" -a "{_TOPICS}"
-complete -c infctl -n "__fish_seen_subcommand_from get" -s o -l output -x -a "{_OUTPUTS}"
-complete -c infctl -n "__fish_seen_subcommand_from apply" -s f -l filename -r -F
-complete -c infctl -n "__fish_seen_subcommand_from demo dev" -l engine -x -a "sim sglang"
-complete -c infctl -n "__fish_seen_subcommand_from demo" -l fault -x -a "kill-rank freeze-rank kill-group none"
+_FISH = """\
+# fish completion for infctl; made by `infctl completion fish`
+function __infctl_complete
+    set -l words (commandline -opc)
+    set -l current (commandline -ct)
+    for line in (infctl __complete fish -- $words[2..-1] "$current" 2>/dev/null)
+        if test "$line" = ":files"
+            __fish_complete_path "$current"
+        else
+            printf '%s\\n' $line
+        end
+    end
+end
+complete -c infctl -f -a '(__infctl_complete)'
 """
+
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def command() -> Any:
     return leaf("completion", completion, HELP)
 
 
-def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish")]) -> None:
+def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", show_default=False)]) -> None:
     from infctl.cli import io
 
-    scripts = {"bash": _bash, "zsh": _zsh, "fish": _fish}
-    if shell not in scripts:
-        raise UsageError(f"no completion for {shell!r}", hint="one of: bash, zsh, fish")
-    io.out(scripts[shell](), end="")
+    if shell not in SCRIPTS:
+        raise UsageError(f"no completion for {shell!r}", hint=f"one of: {', '.join(SCRIPTS)}")
+    io.out(SCRIPTS[shell], end="")

@@ -34,7 +34,7 @@ def command() -> Any:
 def demo(
     engine: Engine = "sim",
     fault: Annotated[
-        str, typer.Option("--fault", metavar="FAULT", help="kill-rank, freeze-rank, kill-group or none.")
+        str, typer.Option("--fault", metavar="kill-rank|freeze-rank|kill-group|none", help="The fault.")
     ] = "kill-rank",
     tokens: Annotated[int, typer.Option("--tokens", help="Tokens of each stream.")] = 256,
     at: Annotated[int, typer.Option("--at", help="Make the fault at this token.")] = 127,
