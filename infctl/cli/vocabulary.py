@@ -35,7 +35,7 @@ def _node(command: Any, short: str) -> dict[str, Any]:
     for parameter in command.get_params(context):
         if parameter.param_type_name == "option":
             known = {"help": _sentence(parameter.help or ""), "values": _values(parameter)}
-            options.update(dict.fromkeys(parameter.opts, known))
+            options.update(dict.fromkeys(sorted(parameter.opts, key=len), known))
         else:
             values = _values(parameter)
     node: dict[str, Any] = {"help": short, "options": options, "values": values}
