@@ -335,4 +335,4 @@ class Executor:
 def _plain_defaults(engine_args: Sequence[str]) -> bool:
     """Whether the engine was told to ignore the model's own sampling parameters."""
     given = " ".join(engine_args).replace("=", " ").split()
-    return ("--sampling-defaults", "openai") in zip(given, given[1:], strict=False)
+    return ("--sampling-defaults", "openai") in pairwise(given)
