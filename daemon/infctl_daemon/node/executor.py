@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import pairwise
 from typing import Any
 
 from infctl.domain import group_events as ev
