@@ -280,28 +280,6 @@ async def test_a_slow_reader_on_a_one_stream_worker_is_no_quarantine(cluster: Cl
     assert positions == sorted(set(positions)) and positions[-1] == 400
 
 
-async def test_etcd_frozen_with_live_traffic_ends_nothing(cluster: Cluster) -> None:
-    """Longer than every lease of the daemon and the gateway: no restart, no lost stream, new requests served."""
-    before = [await cluster.endpoint("a"), await cluster.endpoint("b")]
-    seen, task = await start(cluster, 700, at=10)
-    cluster.etcd.freeze()
-    try:
-        frozen_at = time.monotonic()
-        while time.monotonic() - frozen_at < 13.0:
-            fresh = await watch(cluster.url, body(tokens=5))
-            assert fresh.error is None and len(fresh.ids) == 5
-            await asyncio.sleep(0.3)
-    finally:
-        cluster.etcd.thaw()
-    await task
-    assert seen.error is None and seen.broken == [] and len(seen.ids) == 700
-    record = await until(lambda: _finished(cluster, seen.stream), 10, "the record of the end")
-    assert record.migrations == 0
-    await asyncio.sleep(1.0)
-    after = await cluster.ready("a", "b")
-    assert [e.launch for e in after] == [e.launch for e in before if e], "the same launches serve"
-
-
 async def _finished(cluster: Cluster, stream: str) -> object:
     record = await cluster.stream(stream)
     return record if record is not None and record.state == "COMPLETED" else None

@@ -82,6 +82,11 @@ def _ints(value: Any) -> set[int]:
     return {v for v in value if isinstance(v, int)} if isinstance(value, list) else set()
 
 
+def _numbers(generation: dict[str, Any]) -> dict[str, float]:
+    found = {name: generation.get(name) for name in _DEFAULTS}
+    return {n: v for n, v in found.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+
+
 def tokenizer_path(model: Path, stated: str) -> Path:
     path = Path(stated) if stated else model
     return path / "tokenizer.json" if path.is_dir() else path
@@ -116,7 +121,7 @@ def identify(model_path: str, tokenizer: str = "", stated: str = "", context_len
         context_length=context_length
         or int(config.get("max_position_embeddings") or text.get("max_position_embeddings") or 0),
         eos_ids=tuple(sorted(eos)),
-        sampling_defaults={n: v for n in _DEFAULTS if type(v := generation.get(n)) in (int, float)},
+        sampling_defaults=_numbers(generation),
     )
 
 
