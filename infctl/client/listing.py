@@ -37,7 +37,7 @@ R = TypeVar("R", bound=Record)
 _NEEDS: dict[Kind, tuple[str, ...]] = {
     Kind.NODE: ("nodes", "groups"),
     Kind.POOL: ("pools", "groups", "endpoints"),
-    Kind.GROUP: ("groups", "endpoints", "faults"),
+    Kind.GROUP: ("groups", "endpoints", "faults", "nodes"),
     Kind.ENDPOINT: ("endpoints",),
     Kind.STREAM: ("streams",),
     Kind.GATEWAY: ("gateways",),
@@ -123,16 +123,29 @@ def _put(s: Snapshot, parts: tuple[str, ...], value: bytes, revision: int) -> No
             s.events[name] = decode(EventRecord, value)
 
 
-def pick(documents: list[Doc], kind: Kind, names: list[str]) -> list[Doc]:
-    """The documents with these names, in the order asked for; all of them without names. Raises NotFound."""
+def pick(documents: list[Doc], kind: Kind, names: list[str]) -> tuple[list[Doc], NotFound | None]:
+    """The documents with these names, in the order asked for (all without names), and the error of those not there.
+
+    The error is returned: who asks for five objects in an incident wants to see the four that exist.
+    """
     if not names:
-        return documents
+        return documents, None
     by_name = {str(d["metadata"]["name"]): d for d in documents}
-    missing = [n for n in names if n not in by_name]
-    if missing:
-        near = nearest(missing[0], list(by_name))
-        raise NotFound(
-            "\n".join(f"{kind.value}/{name} not found" for name in missing),
-            hint=f"did you mean {kind.value}/{near}?" if near else f"infctl get {kind.plural}",
-        )
-    return [by_name[n] for n in dict.fromkeys(names)]
+    wanted = list(dict.fromkeys(names))
+    found = [by_name[n] for n in wanted if n in by_name]
+    missing = [n for n in wanted if n not in by_name]
+    if not missing:
+        return found, None
+    near = nearest(missing[0], list(by_name))
+    return found, NotFound(
+        "\n".join(f"{kind.value}/{name} not found" for name in missing),
+        hint=f"did you mean {kind.value}/{near}?" if near else f"infctl get {kind.plural}",
+    )
+
+
+def first_of(errors: Iterable[NotFound | None]) -> NotFound | None:
+    """One error that names everything that is missing, with the hint of the first."""
+    found = [error for error in errors if error is not None]
+    if not found:
+        return None
+    return NotFound("\n".join(error.message for error in found), hint=found[0].hint)

@@ -54,6 +54,15 @@ def _sentence(document: Doc) -> str:
     return reason_and_message(reason, message) or "-"
 
 
+def _is_past(status: Doc) -> bool:
+    return status["ownerHeard"] is False
+
+
+def _phase_of_group(status: Doc) -> str:
+    """The owner's word; a `?` says that the owner is not heard any more."""
+    return f"{_text(status['phase'])}{'?' if _is_past(status) else ''}"
+
+
 AGE = Column("AGE", lambda d, now: age(d["metadata"]["createdAt"], now))
 
 COLUMNS: dict[Kind, tuple[Column, ...]] = {
@@ -78,8 +87,8 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
     ),
     Kind.GROUP: (
         _name(),
-        _status("STATUS", "phase"),
-        _status("REASON", "reason"),
+        Column("STATUS", lambda d, _: _phase_of_group(d["status"])),
+        Column("REASON", lambda d, _: "OwnerNotHeard" if _is_past(d["status"]) else _text(d["status"]["reason"])),
         _spec("POOL", "pool"),
         _spec("NODE", "node"),
         _spec("ENGINE", "engine"),

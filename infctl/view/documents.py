@@ -115,6 +115,7 @@ def _group(s: Snapshot, name: str) -> m.GroupView:
             phase=status.phase.capitalize() if status else None,
             reason=_or_null(status.reason) if status else None,
             message=_or_null(status.message) if status else None,
+            owner_heard=status.node in s.node_leases if status else None,
             ready=endpoint is not None and endpoint.state == "ready",
             generation=generation.generation if generation else None,
             launch=generation.launch if generation else None,

@@ -139,12 +139,17 @@ class FaultView(View, frozen=True, kw_only=True):
 
 
 class GroupStatusView(View, frozen=True, kw_only=True):
-    """`phase` is the owner's word; `ready`: an endpoint is there. `observedSpec`: the owner knows the newest spec."""
+    """What the owner, the daemon of its node, said last.
+
+    `ready`: an endpoint is there. `ownerHeard`: the owner's lease is alive; where it is not, `phase` is of the past.
+    `observedSpec`: the owner knows the newest spec.
+    """
 
     phase: str | None
     reason: str | None
     message: str | None
     ready: bool
+    owner_heard: bool | None
     generation: int | None
     launch: str | None
     pid: int | None

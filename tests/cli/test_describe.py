@@ -13,7 +13,6 @@ import pytest
 from infctl.adapters.memory_store import MemoryStore
 from infctl.cli.output.page import print_page
 from infctl.client.describe import describe
-from infctl.domain.errors import NotFound
 from infctl.store.codec import encode
 from infctl.view.kinds import Kind
 from tests.cli.conftest import K, cluster
@@ -63,9 +62,11 @@ async def test_times_are_local_and_say_their_zone(store: MemoryStore) -> None:
 
 
 async def test_what_is_not_there_names_its_neighbour(store: MemoryStore) -> None:
-    with pytest.raises(NotFound, match="group/nwe not found") as caught:
-        await text_of(store, Kind.GROUP, ["a", "nwe"])
-    assert caught.value.hint == "did you mean group/new?"
+    found = await describe(store, K, {Kind.GROUP: ["a", "nwe"], Kind.NODE: ["n2", "x"]}, NOW)
+    assert [page.address for page in found.pages] == ["group/a", "node/n2"]
+    assert found.missing is not None
+    assert found.missing.message == "group/nwe not found\nnode/x not found"
+    assert found.missing.hint == "did you mean group/new?"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,9 @@ def test_a_fault_of_the_command_line_is_2_and_of_the_name_5(infctl: Run) -> None
     assert infctl("describe", "grop/a").returncode == 2
     done = infctl("describe", "group/b")
     assert (done.returncode, done.stdout) == (5, "")
+    done = infctl("describe", "group/b", "node/n1")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (5, "node/n1  Ready: 2 groups placed here")
+    assert done.stderr.startswith("error: group/b not found\n")
     done = infctl("describe", "streams", INFCTL_CLUSTER="empty")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no streams in cluster empty (INFCTL_ENDPOINTS)\n")
 

@@ -28,7 +28,7 @@ DOCS = Path(__file__).parents[2] / "docs"
         (["get", "nodes,grops"], 2, "no kind 'grops'", "did you mean groups?"),
         (["get", "nodes,groups", "a"], 2, "names of several kinds are written KIND/NAME", "infctl get group/a node/n1"),
         (["get", "group/"], 2, "'group/' is not an address", "write group/NAME"),
-        (["get", "group/a", "node/n11"], 5, "node/n11 not found", "did you mean node/n1?"),
+        (["get", "node/n11"], 5, "node/n11 not found", "did you mean node/n1?"),
         (["get", "groups", "--for", "group/a"], 2, "--for goes with events only", "infctl get events --for group/a"),
         (["config", "use"], 2, "No such command 'use'. Did you mean 'use-context'?", "infctl config --help"),
         (["config", "use-context", "nope"], 2, "no context 'nope'", "known contexts: none"),

@@ -94,6 +94,13 @@ def test_yaml_says_the_same_as_json(infctl: Run) -> None:
     assert yaml.safe_load(infctl("get", "groups", "-o", "yaml").stdout) == as_json
 
 
+def test_what_is_there_is_shown_though_something_else_is_not(infctl: Run) -> None:
+    done = infctl("get", "group/a", "node/n9", "-o", "json")
+    assert done.returncode == 5
+    assert [item["kind"] for item in json.loads(done.stdout)["items"]] == ["Group"]
+    assert json.loads(done.stderr)["error"]["message"] == "node/n9 not found"
+
+
 def test_what_is_not_known_is_null(infctl: Run) -> None:
     done = infctl("get", "group", "new", "-o", "json")
     (item,) = json.loads(done.stdout)["items"]

@@ -128,13 +128,15 @@ def test_a_node_that_is_not_heard_makes_everything_on_it_uncertain() -> None:
     s = snapshot()
     del s.node_leases["n"]
     node, found, pool = page(s, Kind.NODE, "n"), page(s, Kind.GROUP, "a"), page(s, Kind.POOL, "p")
+    assert "its lease ends. $ infctl describe node/n" in told(page(s, Kind.ENDPOINT, "a"))
     assert (node.state, node.tone) == ("NotResponding", Tone.BAD)
     assert "systemctl status infctl-noded" in told(node)
     assert (found.state, found.tone) == ("Ready", Tone.BAD)
     assert found.why == "when node/n was last heard; that is over"
     assert "$ infctl describe node/n" in told(found)
     assert "a Ready? node not heard" in told(pool)
-    assert "its lease ends. $ infctl describe node/n" in told(page(s, Kind.ENDPOINT, "a"))
+    del s.endpoints["a"]
+    assert [x.command for x in page(s, Kind.POOL, "p").next] == ["infctl describe node/n"]
 
 
 def test_ready_without_an_endpoint_is_not_well() -> None:

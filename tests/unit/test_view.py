@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from infctl.cli import io
 from infctl.cli.output.hang import hang_beside
 from infctl.cli.output.table import print_table
-from infctl.client.listing import pick
+from infctl.client.listing import first_of, pick
 from infctl.domain.errors import NotFound
 from infctl.store.records import GroupSpec, GroupStatus
-from infctl.view.columns import COLUMNS, Column
-from infctl.view.documents import as_list, documents
+from infctl.view.columns import COLUMNS, Column, rows
+from infctl.view.documents import Doc, as_list, documents
 from infctl.view.humanize import age, clock, duration, reason_and_message, short, size
 from infctl.view.kinds import WORDS, Kind
 from infctl.view.snapshot import Snapshot
@@ -126,11 +126,22 @@ def test_half_known_objects_have_the_same_keys() -> None:
     only_spec, only_status = documents(snapshot, Kind.GROUP)
     assert only_spec["status"].keys() == only_status["status"].keys()
     assert only_status["spec"] is None
+    assert (only_status["status"]["ownerHeard"], only_spec["status"]["ownerHeard"]) == (False, None)
+    assert [row[1:3] for row in rows(Kind.GROUP, [only_spec, only_status], NOW, wide=False)[1]] == [
+        ["-", "-"],
+        ["Loading?", "OwnerNotHeard"],
+    ]
     assert only_spec["status"]["phase"] is None
 
 
 def test_picking_by_name_keeps_the_order_asked_for() -> None:
-    found: list[dict[str, object]] = [{"metadata": {"name": n}} for n in ("a", "b", "c")]
-    assert [d["metadata"] for d in pick(found, Kind.GROUP, ["c", "a"])] == [{"name": "c"}, {"name": "a"}]
-    with pytest.raises(NotFound, match="group/x not found\ngroup/y not found"):
-        pick(found, Kind.GROUP, ["a", "x", "y"])
+    found: list[Doc] = [{"metadata": {"name": n}} for n in ("a", "b", "c")]
+    there, error = pick(found, Kind.GROUP, ["c", "a", "c"])
+    assert ([d["metadata"]["name"] for d in there], error) == (["c", "a"], None)
+    there, error = pick(found, Kind.GROUP, ["a", "x", "y"])
+    assert [d["metadata"]["name"] for d in there] == ["a"]
+    assert error is not None and error.message == "group/x not found\ngroup/y not found"
+    assert error.hint == "infctl get groups"
+    both = first_of([None, error, NotFound("node/n not found")])
+    assert both is not None and both.message == "group/x not found\ngroup/y not found\nnode/n not found"
+    assert first_of([None]) is None

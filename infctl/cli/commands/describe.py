@@ -53,9 +53,12 @@ async def _describe(kinds: dict[Kind, list[str]], endpoints: str, context: str, 
         found = await described(store, keys, kinds, datetime.now().astimezone())
     for key in found.unreadable:
         io.err(f"warning: {key} does not hold what its key promises; skipped")
-    if not found.pages:
+    if not found.pages and not found.missing:
         io.err(f"no {' and no '.join(k.plural for k in kinds)} in cluster {place.cluster} ({place.origin})")
     for n, page in enumerate(found.pages):
         if n:
             io.out("\n")
         print_page(page)
+    if found.missing:
+        io.flush()
+        raise found.missing

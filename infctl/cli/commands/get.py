@@ -67,17 +67,21 @@ async def _get(
 ) -> None:
     from infctl.cli import io
     from infctl.client.connect import find_cluster, open_cluster
-    from infctl.client.listing import pick, read_snapshot
+    from infctl.client.listing import first_of, pick, read_snapshot
     from infctl.view.documents import as_list, documents
 
     place = find_cluster(endpoints, context, cluster)
     async with open_cluster(place) as (store, keys):
         snapshot = await read_snapshot(store, keys, kinds)
-    found = {kind: pick(documents(snapshot, kind), kind, names) for kind, names in kinds.items()}
+    picked = {kind: pick(documents(snapshot, kind), kind, names) for kind, names in kinds.items()}
+    found = {kind: there for kind, (there, _) in picked.items()}
+    missing = first_of(error for _, error in picked.values())
     if about:
         found[Kind.EVENT] = [e for e in found[Kind.EVENT] if e["status"]["subject"] == about]
     for key in snapshot.unreadable:
         io.err(f"warning: {key} does not hold what its key promises; skipped")
+    if missing and not any(found.values()):
+        raise missing
     if output is Output.JSON or output is Output.YAML:
         from infctl.cli.output.data import print_json, print_yaml
 
@@ -92,8 +96,11 @@ async def _get(
     else:
         nothing = [kind.plural for kind, of_kind in found.items() if not of_kind]
         _tables({k: d for k, d in found.items() if d}, headers=not no_headers, wide=output is Output.WIDE)
-        if nothing:
+        if nothing and not missing:
             io.err(f"no {' and no '.join(nothing)} in cluster {place.cluster} ({place.origin})")
+    if missing:
+        io.flush()
+        raise missing
 
 
 def _tables(found: dict[Kind, list[Doc]], *, headers: bool, wide: bool) -> None:

@@ -64,7 +64,7 @@ def describe(look: Look, name: str) -> Page:
         seen = status.spec_revision == s.spec_revisions.get(name)
         page.fact("Spec", "the daemon has the newest" if seen else "the daemon has not seen the newest yet")
     if status:
-        page.fact("Last word", look.ago(status.updated_at), f"from node/{status.node}")
+        page.fact("Last change", look.ago(status.updated_at), f"told by node/{status.node}")
     suspicions = look.suspicions_of(launch) if launch else []
     page.table("Suspected by", ("GATEWAY", "KIND", "WHEN", "WHY"),
                [(x.gateway, x.kind, look.ago(x.at), x.why) for x in suspicions])  # fmt: skip

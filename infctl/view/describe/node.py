@@ -25,7 +25,7 @@ def describe(look: Look, name: str) -> Page:
         page.fact("Boot id", lease.boot_id)
     if status:
         page.fact("Host", f"{status.cpus} CPUs" if status.cpus else "", f"{size(status.memory_bytes)} of memory")
-        page.fact("Last word", look.ago(status.updated_at))
+        page.fact("Last change", look.ago(status.updated_at))
     if spec and (spec.cordoned or spec.actor):
         page.fact("Cordoned", "yes" if spec.cordoned else "no", f"by {spec.actor}" if spec.actor else "",
                   spec.reason)  # fmt: skip

@@ -36,8 +36,11 @@ def describe(look: Look, name: str) -> Page:
     look.tell(page, f"pool/{name}", *(f"group/{g}" for g in groups))
     if not groups:
         page.step(f"No group belongs to it: apply one with pool: {name}.", "infctl apply -f GROUP.yaml")
-    for group in groups:
-        if group not in {e.group for e in ready}:
+    missing = [g for g in groups if g not in {e.group for e in ready}]
+    for node in sorted({s.groups[g].node for g in missing if not look.node_is_heard(s.groups[g].node)}):
+        page.step(f"The daemon of node/{node} is not heard.", "infctl describe", f"node/{node}")
+    for group in missing:
+        if look.node_is_heard(s.groups[group].node):
             page.step(f"group/{group} does not serve.", "infctl describe", f"group/{group}")
     if ready and len(ready) == pool.min_ready:
         page.step("There is no spare group: the next loss leaves fewer than needed.")
