@@ -85,7 +85,9 @@ class Engine:
 
     async def _read_control(self, reader: asyncio.StreamReader) -> None:
         while True:
-            match await read(reader):
+            message = await read(reader)
+            self.last_output = time.monotonic()
+            match message:
                 case ("ready",):
                     self.ready.set()
                 case (_, number, value):

@@ -26,6 +26,7 @@ from infctl_daemon.engine.sim.generate import Generation
 from infctl_daemon.engine.sim.intake import Limits, one_token
 from infctl_daemon.engine.sim.lora import Adapters
 from infctl_daemon.engine.sim.replies import json_body, json_reply
+from infctl_daemon.engine.sim.scheduler import HEALTH_PREFIX
 from infctl_daemon.engine.sim.schema import Contract, Malformed, parse_json
 from infctl_daemon.engine.sim.tokens import Vocabulary
 
@@ -175,10 +176,12 @@ class Surface:
         began = time.monotonic()
         probe = None
         if not self._gate.shut:
-            probe = self._engine.submit(one_token(f"HEALTH_CHECK_{uuid.uuid4().hex}"), Nowhere())
-        self._status.healthy = await self._answers(began)
-        if probe is not None:
-            self._engine.forget(probe)
+            probe = self._engine.submit(one_token(HEALTH_PREFIX + uuid.uuid4().hex), Nowhere())
+        try:
+            self._status.healthy = await self._answers(began)
+        finally:
+            if probe is not None:
+                self._engine.forget(probe)
         return web.Response(status=200 if self._status.healthy else 503)
 
     async def _answers(self, began: float) -> bool:

@@ -18,8 +18,10 @@ from infctl_daemon.engine.sim.kv import Memory, to_retract
 from infctl_daemon.engine.sim.rank import Collective
 from infctl_daemon.engine.sim.request import Finish, Request
 from infctl_daemon.engine.sim.tokens import Vocabulary, origin
-from infctl_daemon.engine.sim.wire import Pipe
+from infctl_daemon.engine.sim.wire import Outbox, Pipe
 
+HEALTH_PREFIX = "HEALTH_CHECK_"
+_BEHIND = 0.005
 _RESERVE = 0.1
 """Share of what a request may still say that must have room when it is taken in."""
 
@@ -27,7 +29,7 @@ _RESERVE = 0.1
 class Scheduler:
     """`control` talks with the HTTP process, `output` feeds the detokenizer."""
 
-    def __init__(self, options: Options, board: Board, control: Pipe, output: Pipe, collective: Collective) -> None:
+    def __init__(self, options: Options, board: Board, control: Pipe, output: Outbox, collective: Collective) -> None:
         self._options = options
         self._board = board
         self._control = control
@@ -49,6 +51,7 @@ class Scheduler:
         self._next_step = 0.0
         self._leaving = False
         self._paused = False
+        self._probed = False
 
     def run(self) -> None:
         """Turns until told to leave; raises `PeerGone` when a rank, the detokenizer or the parent is gone."""
@@ -69,6 +72,7 @@ class Scheduler:
         return bool(self._waiting) and len(self._running) < self._options.max_running_requests
 
     def _publish(self) -> None:
+        self._output.flush()
         used = self._memory.used(self._running)
         self._memory.trim(used)
         self._board.publish(len(self._running), len(self._waiting), used, self._steps, self._generated, self._prefilled)
@@ -80,7 +84,7 @@ class Scheduler:
         self._collective.begin(0)
         self._collective.complete()
         self._publish()
-        message = self._control.poll(self._options.idle_seconds)
+        message = self._control.poll(_BEHIND if self._output.behind else self._options.idle_seconds)
         while message is not None:
             self._handle(message)
             message = self._control.poll(0)
@@ -88,7 +92,8 @@ class Scheduler:
 
     def _stand_still(self) -> None:
         """A turn of a paused engine: messages are taken, nothing is said, and the load snapshot is not rewritten."""
-        message = self._control.poll(self._options.idle_seconds)
+        self._output.flush()
+        message = self._control.poll(_BEHIND if self._output.behind else self._options.idle_seconds)
         if message is not None:
             self._handle(message)
         self._next_step = 0.0
@@ -136,6 +141,9 @@ class Scheduler:
         return {"steps": self._steps, "running": len(self._running), "waiting": len(self._waiting)}
 
     def _add(self, rid: str, ids: list[int], params: dict[str, Any]) -> None:
+        if rid.startswith(HEALTH_PREFIX) and (self._running or self._waiting):
+            self._probed = True  # answered after the next step, past the detokenizer: it may hang unnoticed
+            return
         limit = self._options.max_queued_requests
         if limit is not None and len(self._waiting) >= limit:
             full = {"type": "abort", "status_code": 503, "message": "The request queue is full."}
@@ -261,6 +269,9 @@ class Scheduler:
             self._generated += len(live)
         if out:
             self._output.send(out)
+        if self._probed:
+            self._probed = False
+            self._control.send(("healthy",))
         if done:
             self._running = [s for s in self._running if id(s) not in gone]
             for sequence in done:

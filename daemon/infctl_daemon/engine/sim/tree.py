@@ -26,7 +26,7 @@ from infctl_daemon.engine.sim.detokenizer import run_detokenizer
 from infctl_daemon.engine.sim.process import fork_child
 from infctl_daemon.engine.sim.rank import Collective, gather, join, run_follower
 from infctl_daemon.engine.sim.scheduler import Scheduler
-from infctl_daemon.engine.sim.wire import PeerGone, Pipe
+from infctl_daemon.engine.sim.wire import Outbox, PeerGone, Pipe
 
 log = logging.getLogger("sim")
 
@@ -101,7 +101,7 @@ class Tree:
         time.sleep(options.load_seconds)
         far = set(range(options.world)) - set(options.ranks)
         peers = [Pipe(s) for s in near] + gather(options.dist_init_addr or "", far, _JOIN_SECONDS)
-        control, feed = Pipe(self._control_far), Pipe(self._feed)
+        control, feed = Pipe(self._control_far), Outbox(self._feed)
         Scheduler(options, self.board, control, feed, Collective(peers)).run()
 
     # -- the end --------------------------------------------------------------------------------------------

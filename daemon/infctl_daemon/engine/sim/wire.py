@@ -80,6 +80,35 @@ class Pipe:
         return self._take()
 
 
+class Outbox(Pipe):
+    """A sending end that does not wait for its reader (nor does SGLang's queue), up to a bound of bytes."""
+
+    def __init__(self, sock: socket.socket, bound: int = 1 << 26) -> None:
+        super().__init__(sock)
+        self._left = bytearray()
+        self._bound = bound
+
+    @property
+    def behind(self) -> bool:
+        return bool(self._left)
+
+    def send(self, message: object) -> None:
+        self._left += dump(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what can be sent now; waits only beyond the bound."""
+        try:
+            while self._left:
+                waits = len(self._left) > self._bound
+                sent = self.sock.send(self._left, 0 if waits else socket.MSG_DONTWAIT)
+                del self._left[:sent]
+        except BlockingIOError:
+            return
+        except (BrokenPipeError, ConnectionResetError) as gone:
+            raise PeerGone from gone
+
+
 async def read(reader: asyncio.StreamReader) -> Any:
     """Next message on the asyncio side; raises `PeerGone` at the end."""
     try:
