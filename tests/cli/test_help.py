@@ -60,6 +60,19 @@ def test_the_words_of_completion_are_those_of_the_tree() -> None:
     assert text == Path(complete.WORDS).read_text()
 
 
+def test_the_manual_holds_every_page() -> None:
+    path = Path(__file__).parents[2] / "docs" / "cli.md"
+    head, mark, _ = path.read_text().partition("INFCTL_UPDATE_GOLDEN=1. -->\n")
+    sections = [
+        f"\n## `{' '.join(['infctl', *words])}`\n\n```\n{Path(pages.file_of(words)).read_text()}```\n"
+        for words, _, _ in every()
+    ]
+    text = head + mark + "".join(sections)
+    if os.environ.get("INFCTL_UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
 def test_groups_show_their_page_without_a_word(infctl: Run) -> None:
     assert {" ".join(words) for words, command, _ in every() if isinstance(command, Tree)} == set(pages.GROUPS)
     for group in pages.GROUPS:
