@@ -112,7 +112,7 @@ def loaded(*words: str) -> set[str]:
         f"run({list(words)!r})\n"
         "print(' '.join(set(sys.modules) - before), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     return set(done.stderr.splitlines()[-1].split())
 
 
