@@ -167,6 +167,8 @@ def test_a_suspicion_is_told_on_every_page_it_touches() -> None:
     assert "is the way between them whole?" in told(page(s, Kind.GROUP, "a"))
     assert "g eof 1m00s ago cut" in told(page(s, Kind.ENDPOINT, "a"))
     assert f"It lost {LAUNCH} on the data path. $ infctl describe group/a" in told(page(s, Kind.GATEWAY, "g"))
+    s.generations["a"] = Generation(generation=3, launch="a-newer", owner="n", at=AT)
+    assert page(s, Kind.GATEWAY, "g").next == []
 
 
 def test_gateways_that_are_silent_or_behind() -> None:
@@ -220,6 +222,20 @@ def test_a_stream_shows_the_fault_that_moved_it() -> None:
         ("fault.written", "group/b: process-exited: x (node/n)"),
         ("stream.migrating", "(gateway/g)"),
     ]
+
+
+def test_a_stream_that_left_before_the_notice_shows_it_all_the_same() -> None:
+    s = snapshot()
+    for n, (kind, subject, launch) in enumerate((
+        ("launch.claimed", "group/b", "b-old"), ("worker.suspected", "group/b", "b-old"),
+        ("stream.migrating", "stream/r", "b-old"), ("fault.written", "group/b", "b-old"),
+        ("fault.written", "group/b", "b-older"), ("stream.resumed", "stream/r", LAUNCH),
+        ("worker.suspected", "group/a", LAUNCH),
+    )):  # fmt: skip
+        s.events[f"e{n}"] = EventRecord(at=AT, kind=kind, subject=subject, actor="node/n", fields={"launch": launch})
+    assert [e.kind for e in page(s, Kind.STREAM, "r").events] == [
+        "worker.suspected", "stream.migrating", "fault.written", "stream.resumed",
+    ]  # fmt: skip
 
 
 def test_only_the_last_events_are_shown_oldest_first() -> None:

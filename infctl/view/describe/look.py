@@ -15,6 +15,8 @@ MOST_EVENTS = 20
 MOST_ROWS = 10
 # a gateway writes every 2 s
 GATEWAY_SILENT = 10.0
+# the events that say why a launch was left
+_ENDS = frozenset({"fault.written", "worker.suspected"})
 # as domain.request has them, which takes long to load; a test compares
 TERMINAL = frozenset({"COMPLETED", "CANCELLED", "FAILED"})
 
@@ -34,13 +36,22 @@ class Look:
     def since(self, text: str | None) -> float | None:
         return seconds_since(text, self.now) if text else None
 
-    def tell(self, page: Page, own: str, *others: str, actor: str = "", faults: Iterable[str] = ()) -> None:
-        """Put the last events of these subjects (or by `actor`, or of these faults) on the page, oldest first."""
+    def tell(
+        self, page: Page, own: str, *others: str, actor: str = "", faults: Iterable[str] = (), lost: Iterable[str] = ()
+    ) -> None:
+        """Put the last events of these subjects on the page, oldest first.
+
+        Also those by `actor`, those of these faults, and what ended these launches or cast doubt on them.
+        """
         subjects, fault_ids = frozenset((own, *others)), frozenset(f for f in faults if f)
+        launches = frozenset(launch for launch in lost if launch)
         found = [
             e
             for _, e in sorted(self.snapshot.events.items(), key=lambda item: (item[1].at, item[0]))
-            if e.subject in subjects or (actor and e.actor == actor) or (e.fault_id and e.fault_id in fault_ids)
+            if e.subject in subjects
+            or (actor and e.actor == actor)
+            or (e.fault_id and e.fault_id in fault_ids)
+            or (e.kind in _ENDS and e.fields.get("launch") in launches)
         ]
         page.events = [self._line(e, own) for e in found[-MOST_EVENTS:]]
         page.earlier = len(found) - len(page.events)
@@ -64,6 +75,11 @@ class Look:
     def faults_of(self, group: str) -> list[FaultNotice]:
         """Oldest first."""
         return sorted((f for (g, _), f in self.snapshot.faults.items() if g == group), key=lambda f: f.at_ms)
+
+    def is_over(self, group: str, launch: str) -> bool:
+        """The launch has a fault notice, or another one is registered."""
+        generation = self.snapshot.generations.get(group)
+        return (group, launch) in self.snapshot.faults or generation is None or generation.launch != launch
 
     def suspicions_of(self, launch: str) -> list[Suspicion]:
         return [s for (_, found, _), s in sorted(self.snapshot.suspicions.items()) if found == launch]

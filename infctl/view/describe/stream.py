@@ -55,7 +55,8 @@ def describe(look: Look, name: str) -> Page:
     if r.detached:
         page.fact("Client", "gone; it may come back within the grace")
     own = [e for e in look.snapshot.events.values() if e.subject == f"stream/{name}"]
-    look.tell(page, f"stream/{name}", faults=[e.fault_id for e in own])
+    left = [str(e.fields.get("launch", "")) for e in own if e.kind == "stream.migrating"]
+    look.tell(page, f"stream/{name}", faults=[e.fault_id for e in own], lost=left)
     _advise(look, page, r, live)
     return page
 
