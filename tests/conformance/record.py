@@ -1,6 +1,6 @@
 """Writes `recorded/`: what the real engine said, byte for byte, to a fixed list of calls.
 
-    python -m tests.conformance.record
+    python -m tests.conformance.record [NAME ...]
 
 Starts a fresh engine for it, so that nothing is cached. Paths of this machine are replaced by the word MODEL.
 `test_engine_recorded` compares shapes, so tokens and times may differ.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,18 @@ CALLS: dict[str, tuple[str, str, dict[str, Any] | str | None]] = {
     "stream-cached": ("POST", "/generate", _generate("rec-2")),
     "whole": ("POST", "/generate", _generate("rec-3", stream=False, prompt={"input_ids": [80, 81, 82, 83]})),
     "no-tokens": ("POST", "/generate", _generate("rec-4", stream=False, prompt={"input_ids": [90]}, max_new_tokens=0)),
+    "logprobs-stream": (
+        "POST", "/generate",
+        _generate("rec-8", prompt={"input_ids": [84, 85, 86]})
+        | {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 1, "return_text_in_logprobs": True},
+    ),
+    "logprobs": (
+        "POST", "/generate",
+        _generate("rec-9", stream=False, prompt={"input_ids": [87, 88]})
+        | {"return_logprob": True, "token_ids_logprob": [40, 41]},
+    ),
+    "batch": ("POST", "/generate", _generate("rec-10", stream=False, prompt={"input_ids": [[91, 92], [93]]})),
+    "adapter-off": ("POST", "/generate", _generate("rec-11", stream=False) | {"lora_path": "one"}),
     "refused-stream": ("POST", "/generate", {"stream": True}),
     "refused": ("POST", "/generate", {}),
     "contract": ("POST", "/generate", _generate("rec-5", stop_token_ids="x")),
@@ -47,9 +60,14 @@ CALLS: dict[str, tuple[str, str, dict[str, Any] | str | None]] = {
     "tokenize": ("POST", "/tokenize", {"prompt": "a worker"}),
     "detokenize": ("POST", "/detokenize", {"tokens": [70, 71]}),
     "not-found": ("GET", "/no_such_path", None),
+    "messages": ("POST", "/tokenize", {"messages": [{"role": "user", "content": "a worker"}]}),
+    "no-messages": ("POST", "/tokenize", {"messages": []}),
+    "weights": ("POST", "/update_weight_version", {"new_version": "rev-1"}),
+    "continue": ("POST", "/continue_generation", {}),
+    "adapter-load": ("POST", "/load_lora_adapter", {"lora_name": "one", "lora_path": "/none"}),
     "no-key": ("GET", "/v1/loads?no-key", None),
-}
-ADMIN_CALLS = ("abort",)
+}  # fmt: skip
+ADMIN_CALLS = ("abort", "weights", "continue", "adapter-load")
 OPEN_CALLS = ("no-key",)
 
 
@@ -70,10 +88,11 @@ def send(client: httpx.Client, name: str, key: str, admin: str) -> httpx.Respons
     return client.request(method, path, content=raw, headers=headers)
 
 
-def record(engine: Engine) -> None:
+def record(engine: Engine, names: list[str]) -> None:
     with httpx.Client(base_url=engine.url, timeout=60) as client:
         version = send(client, "loads", API_KEY, ADMIN_KEY).json()["version"]
-        for name, (method, path, content) in CALLS.items():
+        for name in names:
+            method, path, content = CALLS[name]
             answer = send(client, name, API_KEY, ADMIN_KEY)
             body = re.sub(r'/[^"\' ]*/(?:models/[^"/]+|site-packages/[^"\\]*?\.py)', "MODEL", answer.text)
             kept = ("content-type", "transfer-encoding", "server", "allow")
@@ -93,7 +112,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         engine = start("sglang", SGLANG_MODEL, Path(folder))
         try:
-            record(engine)
+            record(engine, sys.argv[1:] or list(CALLS))
         finally:
             engine.end()
 
