@@ -57,12 +57,21 @@ async def test_the_leader_is_killed_and_then_the_connected_member_frozen_and_no_
             await asyncio.sleep(6.0)
             await leader.start()
             await etcds.leader()
-            (frozen,) = connected(cluster, "noded")
-            frozen.freeze()
-            await asyncio.sleep(LEASE_S + 1.0)
-            assert set(connected(cluster, "noded")) - {frozen}, "it went to another member"
-            assert await leases(cluster) == held, "a lease was lost while its member hung"
-            frozen.thaw()
+            # usually one; during the election the daemon may have turned to the other one and back
+            for frozen in connected(cluster, "noded"):
+                led = frozen is await etcds.leader()
+                frozen.freeze()
+                await asyncio.sleep(LEASE_S + 1.0)
+                assert set(connected(cluster, "noded")) - {frozen}, "it went to another member"
+                assert await leases(cluster) == held, "a lease was lost while its member hung"
+                if led:
+                    # a leader that thaws after that long may end leases by its own clock before it hears that it
+                    # was replaced (etcd before 3.4.31); then they are really lost, which is another test
+                    frozen.kill()
+                    await frozen.start()
+                else:
+                    frozen.thaw()
+                await etcds.leader()
             await asyncio.gather(*streams)
         assert load.failures == [] and load.served == load.sent > 20 * RATE
         for one in seen:
