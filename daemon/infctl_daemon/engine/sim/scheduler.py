@@ -16,7 +16,8 @@ from infctl_daemon.engine.sim.argv import Options
 from infctl_daemon.engine.sim.board import Board
 from infctl_daemon.engine.sim.kv import Memory, to_retract
 from infctl_daemon.engine.sim.rank import Collective
-from infctl_daemon.engine.sim.request import Finish, Request
+from infctl_daemon.engine.sim.request import Request
+from infctl_daemon.engine.sim.say import say
 from infctl_daemon.engine.sim.tokens import Vocabulary, origin
 from infctl_daemon.engine.sim.wire import Outbox, Pipe
 
@@ -251,40 +252,15 @@ class Scheduler:
     def _emit(self, batch: list[Request], steps: int = 1) -> None:
         """Says `steps` tokens of each of `batch`; all of them leave in one message."""
         self._steps += 1
-        out: list[tuple[Any, ...]] = []
-        done: list[Request] = []
-        gone: set[int] = set()
-        wrong = self._wrong
-        for _ in range(steps):
-            live = [s for s in batch if id(s) not in gone] if gone else batch
-            for sequence in live:
-                finish = sequence.step_plain() if sequence.plain and not wrong else sequence.step(wrong)
-                if finish is None:
-                    if sequence.due():
-                        out.append(self._update(sequence, None))
-                else:
-                    out.append(self._update(sequence, finish))
-                    done.append(sequence)
-                    gone.add(id(sequence))
-            self._generated += len(live)
+        out, done, said = say(batch, steps, self._wrong)
+        self._generated += said
         if out:
             self._output.send(out)
         if self._probed:
             self._probed = False
             self._control.send(("healthy",))
         if done:
+            gone = set(map(id, done))
             self._running = [s for s in self._running if id(s) not in gone]
             for sequence in done:
                 self._memory.remember(sequence)
-
-    def _update(self, sequence: Request, finish: Finish | None) -> tuple[Any, ...]:
-        opening = None if sequence.opened else sequence.trim
-        sequence.opened = True
-        new = sequence.out[sequence.sent :]
-        sequence.sent = len(sequence.out)
-        logs = None
-        if sequence.asked is not None:
-            logs = (sequence.input_logs if opening is not None else None, sequence.output_logs)
-            sequence.output_logs = []
-        base = (len(sequence.ids), sequence.cached, sequence.retractions)
-        return (sequence.rid, new, finish, base, opening, logs)
