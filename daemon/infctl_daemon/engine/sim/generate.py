@@ -47,8 +47,7 @@ class Generation:
             for request in wanted.first:
                 self._engine.submit(request, primed)
             await primed.done.wait()
-        for live in lives:
-            self._engine.dispatch(live)
+        self._engine.dispatch(*lives)
 
     async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         out = EventStream(request)
