@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from infctl.adapters.etcd_binary import EtcdBinary
-from infctl.domain.errors import StoreFull
 from infctl.store.codec import encode
 from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, FaultNotice, GroupSpec, NodeLease, Secret
 from infctl_daemon.node.claims import Claims, Registration
 from infctl_daemon.node.leases import SpareLease
-from tests.support.etcd import BINARIES, live_cluster, live_etcd, store_on
+from tests.support.etcd import BINARIES, fill, live_cluster, live_etcd, store_on
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(60)]
 KEYS = Keys()
@@ -51,9 +50,7 @@ async def test_the_dead_endpoint_leaves_a_full_database(
             max_queued=1,
         )
         assert await claims.publish(endpoint, Secret(launch=mine.launch, api_key="k"), lease) is None
-        with pytest.raises(StoreFull):
-            for n in range(100):
-                await store.put(f"filler/{n}", b"." * 200_000)
+        await fill(store, "filler/")
 
         notice = FaultNotice(fault_id="f1", group="a", launch=mine.launch, generation=1, reason="process-exited")
         assert await claims.write_fault(notice)

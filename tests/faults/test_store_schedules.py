@@ -16,13 +16,12 @@ import pytest
 
 from infctl.adapters.etcd import EtcdStore
 from infctl.adapters.etcd.admin import EtcdAdmin
-from infctl.domain.errors import StoreFull
 from infctl.ports.store import Delete
 from infctl.store.codec import decode
 from infctl.store.records import Generation
 from tests.support import noded as nodes
 from tests.support.cluster import Cluster, running
-from tests.support.etcd import BINARIES, live_etcd, store_on
+from tests.support.etcd import BINARIES, fill, live_etcd, store_on
 from tests.support.late import late_proxy
 from tests.support.traffic import traffic
 from tests.support.witness import Seen, body, until, watch
@@ -148,9 +147,7 @@ async def test_nospace_the_dead_endpoint_still_leaves(tmp_path: Path, monkeypatc
     monkeypatch.setattr("infctl.adapters.etcd_binary.QUOTA_BYTES", 6 << 20)
     async with running(tmp_path, ("a", "b"), sim=STEADY, **QUICK) as cluster:
         before, other = await cluster.ready("a", "b")
-        with pytest.raises(StoreFull):
-            for n in range(100):
-                await cluster.store.put(f"filler/{n}", b"." * 200_000)
+        filled = await fill(cluster.store, "filler/")
         rank = await cluster.rank("a", 1)
         async with traffic(cluster.url, 20.0) as load:
             seen, task = stream(cluster, 1, 100, "a")
@@ -162,7 +159,7 @@ async def test_nospace_the_dead_endpoint_still_leaves(tmp_path: Path, monkeypatc
             assert status["routable"] == [other.launch]
             assert await cluster.faults() == [], "there was no room for a notice"
 
-            for n in range(100):
+            for n in range(filled):
                 await cluster.store.txn((), (Delete(f"filler/{n}"),))
             admin = EtcdAdmin(cluster.store)
             await cluster.store.compact((await cluster.store.status()).revision)

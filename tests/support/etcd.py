@@ -18,7 +18,7 @@ from infctl.adapters.etcd_binary import EtcdBinary, packaged_etcd, read_version
 from infctl.adapters.etcd_cluster import EmbeddedCluster
 from infctl.adapters.etcd_server import EmbeddedEtcd, RunningEtcd, start_ticks
 from infctl.config.context import cache_home
-from infctl.domain.errors import StoreUnavailable
+from infctl.domain.errors import StoreFull, StoreUnavailable
 from infctl.ports.store import Alive, Events, Interrupted, Relist, WatchEvent, WatchItem
 
 T = TypeVar("T")
@@ -218,3 +218,19 @@ class Reader:
 
 async def _finished(task: asyncio.Task[None]) -> None:
     await task
+
+
+async def fill(store: EtcdStore, prefix: str) -> int:
+    """Put large values under `prefix` until the database is full; how many were taken.
+
+    Counted puts would not do: the quota is held against what was committed, ten times a second, and a quick machine is
+    past any count by then.
+    """
+    taken = 0
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                await store.put(f"{prefix}{taken}", b"." * 200_000)
+            except StoreFull:
+                return taken
+            taken += 1
