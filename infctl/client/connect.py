@@ -1,6 +1,7 @@
 """Where the cluster is: `--endpoints`, then `INFCTL_ENDPOINTS`, then the context.
 
-Each answer says where it came from.
+Each answer says where it came from. A context has its own certificates; endpoints from a flag or the environment are
+spoken to with those of the environment (INFCTL_ETCD_CA and so on).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from infctl.config.context import Context, load_contexts, unknown_context
+from infctl.config.store_tls import check_files, from_environment
 from infctl.domain.errors import UsageError
+from infctl.ports.tls import TlsFiles
 
 if TYPE_CHECKING:  # completion reads this file, too
     from infctl.ports.store import Store
@@ -26,6 +29,7 @@ class Place:
     endpoints: tuple[str, ...]
     cluster: str
     origin: str
+    tls: TlsFiles | None = None
 
 
 def find_cluster(endpoints: str = "", context: str = "", cluster: str = "") -> Place:
@@ -33,9 +37,9 @@ def find_cluster(endpoints: str = "", context: str = "", cluster: str = "") -> P
     context = context or os.environ.get("INFCTL_CONTEXT", "")
     cluster = cluster or os.environ.get("INFCTL_CLUSTER", "")
     if endpoints:
-        return Place(_split(endpoints), cluster or "default", "--endpoints")
+        return Place(_split(endpoints), cluster or "default", "--endpoints", from_environment())
     if not context and (env := os.environ.get("INFCTL_ENDPOINTS", "")):
-        return Place(_split(env), cluster or "default", "INFCTL_ENDPOINTS")
+        return Place(_split(env), cluster or "default", "INFCTL_ENDPOINTS", from_environment())
     found = load_contexts()
     name = context or found.current
     if not name:
@@ -47,7 +51,7 @@ def find_cluster(endpoints: str = "", context: str = "", cluster: str = "") -> P
     chosen: Context | None = found.contexts.get(name)
     if chosen is None:
         raise unknown_context(name, found)
-    return Place(chosen.endpoints, cluster or chosen.cluster, f"context {name}")
+    return Place(chosen.endpoints, cluster or chosen.cluster, f"context {name}", chosen.tls)
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -63,7 +67,7 @@ async def open_cluster(place: Place) -> AsyncIterator[tuple[Store, Keys]]:
     from infctl.adapters.etcd import EtcdStore
     from infctl.store.keys import Keys
 
-    store: Store = EtcdStore(place.endpoints)
+    store: Store = EtcdStore(place.endpoints, tls=check_files(place.tls, place.origin))
     try:
         yield store, Keys(place.cluster)
     finally:

@@ -14,6 +14,7 @@ from binascii import a2b_base64, b2a_base64, crc32
 
 from infctl.client.connect import find_cluster
 from infctl.config.context import cache_home
+from infctl.ports.tls import TlsFiles
 
 DEADLINE = 0.25
 FRESH, STALE = 5.0, 600.0
@@ -43,7 +44,7 @@ def known_names(kind: str, endpoints: str = "", context: str = "", cluster: str 
         return cached
     for endpoint in place.endpoints:
         try:
-            found = read_names(endpoint, f"/infctl/v1/{place.cluster}/{_PREFIXES[kind]}/", until)
+            found = read_names(endpoint, place.tls, f"/infctl/v1/{place.cluster}/{_PREFIXES[kind]}/", until)
         except (OSError, ValueError):
             continue
         _keep(path, where, found)
@@ -51,20 +52,20 @@ def known_names(kind: str, endpoints: str = "", context: str = "", cluster: str 
     return cached if age < STALE else []
 
 
-def read_names(endpoint: str, prefix: str, until: float) -> list[str]:
+def read_names(endpoint: str, tls: TlsFiles | None, prefix: str, until: float) -> list[str]:
     """The legal names right under a prefix. Raises OSError (late ones too), and ValueError for what is no answer."""
     start = prefix.encode()
     end = start[:-1] + bytes([start[-1] + 1])
     request = {"key": _base64(start), "range_end": _base64(end), "keys_only": True, "limit": MOST}
-    answer = json.loads(_post(endpoint, "/v3/kv/range", json.dumps(request).encode(), until))
+    answer = json.loads(_post(endpoint, tls, "/v3/kv/range", json.dumps(request).encode(), until))
     keys = [a2b_base64(kv["key"])[len(start) :].decode(errors="replace") for kv in answer.get("kvs", [])]
     names = {key.partition("/")[0] for key in keys}
     return sorted(name for name in names if name and _LETTERS.issuperset(name))
 
 
-def _post(endpoint: str, path: str, body: bytes, until: float) -> bytes:
+def _post(endpoint: str, tls: TlsFiles | None, path: str, body: bytes, until: float) -> bytes:
     """One exchange over HTTP/1.0: the server closes at the end, so nothing has to be framed."""
-    with _connect(endpoint, until) as connection:
+    with _connect(endpoint, tls, until) as connection:
         connection.sendall(b"POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)) + body)
         answer = b""
         while len(answer) < _MOST_BYTES:
@@ -79,16 +80,37 @@ def _post(endpoint: str, path: str, body: bytes, until: float) -> bytes:
     return content
 
 
-def _connect(endpoint: str, until: float) -> socket.socket:
+def _connect(endpoint: str, tls: TlsFiles | None, until: float) -> socket.socket:
     if endpoint.startswith("unix:"):
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(_left(until))
         connection.connect(endpoint.removeprefix("unix:").removeprefix("//"))
         return connection
-    if endpoint.startswith("https:"):
-        raise ValueError("TLS takes longer than a TAB press may")
-    host, _, port = endpoint.removeprefix("http://").rstrip("/").rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), timeout=_left(until))
+    scheme, separator, address = endpoint.rpartition("://")
+    host, _, port = address.rstrip("/").rpartition(":")
+    host = host.strip("[]")
+    connection = socket.create_connection((host, int(port)), timeout=_left(until))
+    if scheme == "https" or (not separator and tls is not None):
+        return _encrypted(connection, tls or TlsFiles(), host, until)
+    return connection
+
+
+def _encrypted(connection: socket.socket, files: TlsFiles, host: str, until: float) -> socket.socket:
+    import ssl
+
+    try:
+        context = ssl.create_default_context(cafile=str(files.ca) if files.ca else None)
+        if files.cert and files.key:
+            context.load_cert_chain(files.cert, files.key, password=_no_password)
+        connection.settimeout(_left(until))
+        return context.wrap_socket(connection, server_hostname=files.server_name or host)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _no_password() -> str:
+    raise ValueError("a TAB press asks for no password")
 
 
 def _left(until: float) -> float:

@@ -4,6 +4,7 @@ current = "dev"
 [contexts.dev]
 endpoints = ["127.0.0.1:2379"]
 cluster = "default"
+ca = "etcd-ca.pem"          # with cert, key and server_name: TLS; relative paths start at the file's folder
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from infctl.config import context_edit as edit
+from infctl.config.store_tls import from_words, missing_half
 from infctl.domain.errors import ConfigError, UsageError
+from infctl.ports.tls import TlsFiles
+
+_TLS = ("ca", "cert", "key", "server_name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,14 @@ class Context:
     name: str
     endpoints: tuple[str, ...] = ()
     cluster: str = "default"
+    tls: TlsFiles | None = None
+
+    @property
+    def words(self) -> dict[str, str | list[str]]:
+        """Its table in the file, in order."""
+        words: dict[str, str | list[str]] = {"endpoints": list(self.endpoints), "cluster": self.cluster}
+        files = ((key, str(getattr(self.tls, key) or "")) for key in _TLS) if self.tls else ()
+        return words | {key: word for key, word in files if word}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +106,7 @@ def _context(path: Path, name: str, entry: object, problems: list[str]) -> Conte
     if not isinstance(entry, dict):
         problems.append(f"{path}: contexts.{name}: expected a table")
         return None
-    for key in sorted(set(entry) - {"endpoints", "cluster"}):
+    for key in sorted(set(entry) - {"endpoints", "cluster", *_TLS}):
         problems.append(f"{path}: contexts.{name}.{key}: unknown key")
     endpoints = entry.get("endpoints", [])
     cluster = entry.get("cluster", "default")
@@ -103,7 +116,14 @@ def _context(path: Path, name: str, entry: object, problems: list[str]) -> Conte
     if not isinstance(cluster, str):
         problems.append(f"{path}: contexts.{name}.cluster: expected a name")
         return None
-    return Context(name, tuple(endpoints), cluster)
+    words = [entry.get(key, "") for key in _TLS]
+    if wrong := [key for key, word in zip(_TLS, words, strict=True) if not isinstance(word, str)]:
+        problems.extend(f"{path}: contexts.{name}.{key}: expected a text" for key in wrong)
+        return None
+    if problem := missing_half(entry.get("cert"), entry.get("key")):
+        problems.append(f"{path}: contexts.{name}: {problem}")
+        return None
+    return Context(name, tuple(endpoints), cluster, from_words(words, folder=path.parent))
 
 
 def save_context(context: Context, *, make_current: bool, path: Path | None = None) -> Path:
@@ -112,7 +132,7 @@ def save_context(context: Context, *, make_current: bool, path: Path | None = No
     current = context.name if make_current or not have.current else have.current
 
     def change(text: str) -> str:
-        text = edit.set_context(text, context.name, context.endpoints, context.cluster)
+        text = edit.set_context(text, context.name, context.words)
         return edit.set_current(text, current)
 
     _write(replace(have, current=current, contexts={**have.contexts, context.name: context}), change)
@@ -154,7 +174,7 @@ def text_of(contexts: Contexts) -> str:
     """The whole file, made anew."""
     text = edit.set_current("", contexts.current)
     for name, context in sorted(contexts.contexts.items()):
-        text = edit.set_context(text, name, context.endpoints, context.cluster)
+        text = edit.set_context(text, name, context.words)
     return text
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 
 _HEADER = re.compile(r"\s*\[(?!\[)[^\]]*\]\s*(#.*)?")
 _CURRENT = re.compile(r"\s*current\s*=")
@@ -23,13 +24,9 @@ def set_current(text: str, name: str) -> str:
     return _joined([*kept[:at], *line, *kept[at:], *lines[end:]])
 
 
-def set_context(text: str, name: str, endpoints: tuple[str, ...], cluster: str) -> str:
+def set_context(text: str, name: str, words: Mapping[str, str | Sequence[str]]) -> str:
     """The table of one context, replaced where it stands or added at the end."""
-    table = [
-        f"[contexts.{key_of(name)}]",
-        f"endpoints = [{', '.join(quote(e) for e in endpoints)}]",
-        f"cluster = {quote(cluster)}",
-    ]
+    table = [f"[contexts.{key_of(name)}]", *(f"{key} = {value_of(word)}" for key, word in words.items())]
     lines = text.splitlines()
     found = _table(lines, name)
     if found is None:
@@ -56,6 +53,11 @@ def drop_context(text: str, name: str) -> str:
 def key_of(name: str) -> str:
     """A name as a key: bare where TOML allows it."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quote(name)
+
+
+def value_of(word: str | Sequence[str]) -> str:
+    """A text, or a list of texts."""
+    return quote(word) if isinstance(word, str) else f"[{', '.join(quote(w) for w in word)}]"
 
 
 def quote(text: str) -> str:

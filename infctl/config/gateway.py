@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from infctl.config.check import Part
 from infctl.config.limits import LimitsPart
 from infctl.config.node import Name
+from infctl.config.store_tls_part import EtcdTlsPart
 from infctl.domain.model import Limits
 
 
@@ -34,6 +35,7 @@ class GatewayConfig(Part):
     cluster: Name = "default"
     name: Name = ""
     endpoints: list[str] = Field(default_factory=list)
+    etcd_tls: EtcdTlsPart = Field(default_factory=EtcdTlsPart)
     listen: Listen = "127.0.0.1:8080"
     admin: Listen = "127.0.0.1:8081"
     state_dir: str = "/var/lib/infctl/gateway"

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from infctl.config.check import Part, legal_name
 from infctl.config.limits import LimitsPart
+from infctl.config.store_tls_part import EtcdTlsPart
 from infctl.domain.model import Limits
 
 Name = Annotated[str, AfterValidator(legal_name)]
@@ -28,6 +29,7 @@ class NodeConfig(Part):
     cluster: Name = "default"
     node: Name = Field(default_factory=default_node_name)
     endpoints: list[str] = Field(default_factory=list)
+    etcd_tls: EtcdTlsPart = Field(default_factory=EtcdTlsPart)
     state_dir: str = "/var/lib/infctl/node"
     run_dir: str = "/run/infctl/node"
     limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")

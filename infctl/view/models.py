@@ -288,11 +288,21 @@ class VersionView(View, frozen=True, kw_only=True, tag_field="kind", tag="Versio
     platform: str
 
 
+class EtcdTlsView(View, frozen=True, kw_only=True):
+    """Paths of PEM files, never what is in them; null where none is given."""
+
+    ca: str | None
+    cert: str | None
+    key: str | None
+    server_name: str | None
+
+
 class ContextSpecView(View, frozen=True, kw_only=True):
-    """Where a cluster is."""
+    """Where a cluster is. `etcdTls` is null where no TLS files are given."""
 
     endpoints: list[str]
     cluster: str
+    etcd_tls: EtcdTlsView | None
 
 
 class ContextStatusView(View, frozen=True, kw_only=True):
@@ -316,6 +326,7 @@ class EffectiveView(View, frozen=True, kw_only=True):
     endpoints: list[str]
     cluster: str
     origin: str
+    etcd_tls: EtcdTlsView | None
 
 
 class ConfigView(View, frozen=True, kw_only=True, tag_field="kind", tag="Config"):

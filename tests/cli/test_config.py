@@ -85,6 +85,7 @@ def test_what_wins_over_the_file_is_said(config: Run) -> None:
         "endpoints": ["127.0.0.1:1"],
         "cluster": "default",
         "origin": "context dev",
+        "etcdTls": None,
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from infctl.adapters.etcd import EtcdStore, TlsFiles
-from infctl.adapters.etcd.tls import validity
+from infctl.adapters.etcd.tls import credentials, own_fault, validity
 from infctl.adapters.etcd_binary import EtcdBinary
 from infctl.domain.errors import ConfigError, StoreUnavailable
 from infctl.ports.store import Alive, Compare, Delete, Interrupted, Put
@@ -194,8 +194,8 @@ def test_the_dates_of_a_certificate_are_read(ours: Authority) -> None:
     assert (begins, ends) == (datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2, tzinfo=UTC))
     begins, ends = validity((ours.folder / "ca.pem").read_text())
     assert begins <= datetime.now(UTC) < ends
-    assert ours.files("client").own_fault(datetime.now(UTC)) == ""
-    assert "not valid before" in ours.files("client").own_fault(datetime(2000, 1, 1, tzinfo=UTC))
+    assert own_fault(ours.files("client"), datetime.now(UTC)) == ""
+    assert "not valid before" in own_fault(ours.files("client"), datetime(2000, 1, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
@@ -205,9 +205,9 @@ def test_what_is_no_certificate_has_no_dates(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"."):
         validity(text)
     (tmp_path / "bad.pem").write_text(text)
-    assert TlsFiles(cert=tmp_path / "bad.pem").own_fault(datetime.now(UTC)) == ""
+    assert own_fault(TlsFiles(cert=tmp_path / "bad.pem"), datetime.now(UTC)) == ""
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing\.pem"):
-        TlsFiles(ca=tmp_path / "nothing.pem").credentials()
+        credentials(TlsFiles(ca=tmp_path / "nothing.pem"))

@@ -54,6 +54,10 @@ class Authority:
         cert, key = (self.folder / f"{name}.pem", self.folder / f"{name}.key") if name else (None, None)
         return TlsFiles(ca or self.folder / "ca.pem", cert, key, server_name)
 
+    def lock(self, name: str, password: str, to: str) -> None:
+        """The key of `name` under a password."""
+        self._openssl("ec", "-in", f"{name}.key", "-aes256", "-passout", f"pass:{password}", "-out", to)
+
     def _openssl(self, *arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True, timeout=30)
 

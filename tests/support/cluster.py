@@ -22,7 +22,7 @@ import aiohttp
 import psutil
 import yaml
 
-from infctl.adapters.etcd import EtcdStore
+from infctl.adapters.etcd import EtcdStore, TlsFiles
 from infctl.store.codec import Record, decode
 from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, EventRecord, FaultNotice, GroupStatus, StreamRecord
@@ -36,11 +36,11 @@ BIN = Path(sys.executable).parent
 class Cluster:
     """Handles to look at the cluster and to hurt it."""
 
-    def __init__(self, folder: Path, etcd: Any, record: bool) -> None:
+    def __init__(self, folder: Path, etcd: Any, record: bool, tls: TlsFiles | None = None) -> None:
         self.folder = folder
         self.etcd = etcd
         self.keys = Keys()
-        self.store = EtcdStore(etcd.endpoints)
+        self.store = EtcdStore(etcd.endpoints, tls=tls)
         self.env = {**os.environ, "INFCTL_ENDPOINTS": ",".join(etcd.endpoints), "HOME": str(folder / "home")}
         self.env["XDG_STATE_HOME"] = self.env["XDG_CACHE_HOME"] = self.env["XDG_CONFIG_HOME"] = str(folder / "home")
         self.record_dir = folder / "record"
@@ -48,6 +48,7 @@ class Cluster:
             self.env["INFCTL_RECORD"] = str(self.record_dir)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.gateway_flags: list[str] = []
+        self.daemon_flags: list[str] = []
         self.url = ""
         self.admin = ""
 
@@ -59,7 +60,7 @@ class Cluster:
 
     def start_daemon(self) -> None:
         command = [str(BIN / "infctl-noded"), "--node", "n1", "--state-dir", str(self.folder / "node")]
-        self.spawn("noded", [*command, "--run-dir", str(self.folder / "run")])
+        self.spawn("noded", [*command, "--run-dir", str(self.folder / "run"), *self.daemon_flags])
 
     async def start_gateway(self, command: Sequence[str] = ()) -> None:
         before = self.log("gateway").count("gateway.listening") if (self.folder / "gateway.log").exists() else 0

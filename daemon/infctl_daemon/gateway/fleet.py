@@ -22,6 +22,7 @@ from infctl.store.records import EndpointRecord, FaultNotice, Generation, PoolSp
 from infctl_daemon.gateway.snapshot import Refused, Snapshot, SnapshotFile
 from infctl_daemon.gateway.table import UNREGISTERED_GRACE, Table
 from infctl_daemon.gateway.vocabulary import Vocabularies
+from infctl_daemon.runtime.log import told
 
 log = structlog.get_logger()
 RETRY_FIRST = 0.2
@@ -84,21 +85,21 @@ class Fleet(Table):
 
     async def run(self) -> None:
         """List once, then follow; both again after trouble. Ends only when cancelled."""
-        delay, told = RETRY_FIRST, False
+        delay, said = RETRY_FIRST, ""
         while True:
             try:
                 revision = await (self._list() if self.source else self._begin())
             except StoreError as error:
-                if not told:
-                    log.warning("store.unavailable", why=error.message, reason=error.reason, hint=error.hint)
-                    told = True
+                if error.reason != said:
+                    log.warning("store.unavailable", **told(error))
+                    said = error.reason
                 self._cut.add("")
                 await asyncio.sleep(delay)
                 delay = min(RETRY_MOST, delay * 2)
                 continue
-            if told:
+            if said:
                 log.info("store.available", revision=revision)
-            delay, told = RETRY_FIRST, False
+            delay, said = RETRY_FIRST, ""
             self._cut.clear()
             self.source = "store"
             self.ready.set()

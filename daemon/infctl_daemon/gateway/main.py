@@ -42,6 +42,7 @@ from infctl_daemon.gateway.snapshot import MAX_AGE, STATE_DIR, SnapshotFile, Sna
 from infctl_daemon.gateway.vigil import Vigil
 from infctl_daemon.gateway.vocabulary import Vocabularies
 from infctl_daemon.runtime import log as logging
+from infctl_daemon.runtime.etcd_options import EtcdAt, add_etcd_options, find_etcd
 from infctl_daemon.runtime.recorder import Recorder
 from infctl_daemon.runtime.sdnotify import Notifier
 
@@ -58,7 +59,7 @@ STOP_GRACE = 5.0
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="infctl-gateway", description="Keeps token streams alive across workers.")
     parser.add_argument("--config", help="gateway.yaml; flags win over it")
-    parser.add_argument("--endpoints", help="etcd endpoints, comma separated")
+    add_etcd_options(parser)
     parser.add_argument("--cluster")
     parser.add_argument("--name", help="this gateway's name; default: host name and port")
     parser.add_argument("--listen", help="HOST:PORT for clients (default 127.0.0.1:8080)")
@@ -97,15 +98,10 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         from infctl.config.load import load_gateway_config
 
         config = load_gateway_config(arguments.config)
-    endpoints = arguments.endpoints or os.environ.get("INFCTL_ENDPOINTS") or (config.endpoints if config else "")
-    listed = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
-    listed = [e.strip() for e in listed if e.strip()]
-    if not listed:
-        raise ConfigError("no etcd endpoint is known", hint="pass --endpoints, INFCTL_ENDPOINTS or --config FILE")
     listen = _address(arguments.listen or (config.listen if config else "127.0.0.1:8080"), "--listen")
     admin = _address(arguments.admin or (config.admin if config else "127.0.0.1:8081"), "--admin")
     return {
-        "endpoints": listed,
+        "etcd": find_etcd(arguments, config),
         "cluster": arguments.cluster or (config.cluster if config else "default"),
         "name": arguments.name or (config.name if config and config.name else f"{socket.gethostname()}-{listen[1]}"),
         "listen": listen,
@@ -135,7 +131,7 @@ def _address(text: str, flag: str) -> tuple[str, int]:
 
 
 async def _run(
-    endpoints: list[str],
+    etcd: EtcdAt,
     cluster: str,
     name: str,
     listen: tuple[str, int],
@@ -147,7 +143,7 @@ async def _run(
     snapshot_max_age: float,
 ) -> None:
     keys = Keys(cluster)
-    store = EtcdStore(endpoints)
+    store = EtcdStore(etcd.endpoints, tls=etcd.tls)
     file = SnapshotFile(state_dir / f"{re.sub('[^a-zA-Z0-9.-]', '_', name)}.snapshot.json", cluster, snapshot_max_age)
     fleet = Fleet(store, keys, Vocabularies(), grace=2 * limits.lease_ttl, file=file)
     journal = Journal(store)
@@ -174,7 +170,7 @@ async def _run(
         try:
             url = await _listen(clients, listen, "--listen")
             admin_url = await _listen(operators, admin, "--admin")
-            log.info("gateway.listening", gateway=name, url=url, admin=admin_url, endpoints=endpoints)
+            log.info("gateway.listening", gateway=name, url=url, admin=admin_url, endpoints=list(etcd.endpoints))
             async with asyncio.TaskGroup() as group:
                 work = (own.run(), live.run(), fading.run(), journal.run(), fleet.run(), core.pulse.run(),
                         Vigil(fleet, http, limits.probe).run(), SnapshotKeeper(fleet, file).run(),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from infctl_daemon.node.membership import Membership
 from infctl_daemon.node.observer import Observer
 from infctl_daemon.node.status import StatusWriter
 from infctl_daemon.proc.state_file import StateFile
+from infctl_daemon.runtime.etcd_options import EtcdAt
 from infctl_daemon.runtime.log import Logger
 from infctl_daemon.runtime.recorder import Recorder
 
@@ -47,7 +47,7 @@ STORE_GRACE = 3.0  # how long the way out waits for a store that does not answer
 class Settings:
     """Everything a daemon is started with."""
 
-    endpoints: Sequence[str]
+    etcd: EtcdAt
     cluster: str
     node: str
     state_dir: Path
@@ -61,7 +61,7 @@ class Agent:
     def __init__(self, settings: Settings, log: Logger, store: Store | None = None) -> None:
         self._settings = settings
         self._log = log
-        self._store = store or EtcdStore(list(settings.endpoints))
+        self._store = store or EtcdStore(settings.etcd.endpoints, tls=settings.etcd.tls)
         self._keys = Keys(settings.cluster)
         self._loops: dict[str, GroupLoop] = {}
         self._tasks: list[asyncio.Task[Any]] = []

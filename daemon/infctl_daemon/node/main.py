@@ -17,17 +17,18 @@ from pathlib import Path
 
 from infctl.config.load import load_node_config
 from infctl.config.node import NodeConfig
-from infctl.domain.errors import ConfigError, Conflict, InfctlError
+from infctl.domain.errors import Conflict, InfctlError
 from infctl.domain.ids import check_name
 from infctl_daemon.node.agent import STOP_DEADLINE, Agent, Settings
 from infctl_daemon.runtime import log
+from infctl_daemon.runtime.etcd_options import add_etcd_options, find_etcd
 from infctl_daemon.runtime.sdnotify import Notifier
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="infctl-noded", description="Supervises the worker groups of this host.")
     parser.add_argument("--config", metavar="node.yaml", help="settings; an argument below wins over the file")
-    parser.add_argument("--endpoints", help="etcd members as host:port, separated by commas")
+    add_etcd_options(parser)
     parser.add_argument("--cluster")
     parser.add_argument("--node", help="this host's name in the cluster")
     parser.add_argument("--state-dir", type=Path, help="kept over restarts: generations, logs of engines")
@@ -37,15 +38,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def settings(args: argparse.Namespace) -> Settings:
-    """Arguments over the file over INFCTL_ENDPOINTS over defaults. Raises ConfigError or UsageError."""
+    """Arguments over the environment over the file over defaults. Raises ConfigError or UsageError."""
     config = load_node_config(args.config) if args.config else NodeConfig()
-    given: str = args.endpoints or ""
-    found = [e.strip() for e in given.split(",") if e.strip()] or list(config.endpoints)
-    found = found or [e.strip() for e in os.environ.get("INFCTL_ENDPOINTS", "").split(",") if e.strip()]
-    if not found:
-        raise ConfigError("no etcd endpoints", hint="give --endpoints, INFCTL_ENDPOINTS or endpoints: in node.yaml")
     return Settings(
-        endpoints=found,
+        etcd=find_etcd(args, config),
         cluster=check_name(args.cluster or config.cluster, "cluster"),
         node=check_name(args.node or config.node, "node"),
         state_dir=Path(args.state_dir or config.state_dir).absolute(),
@@ -82,7 +78,7 @@ async def serve(chosen: Settings, notify: Notifier) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
-    logger.info("starting", endpoints=list(chosen.endpoints), state_dir=str(chosen.state_dir))
+    logger.info("starting", endpoints=list(chosen.etcd.endpoints), state_dir=str(chosen.state_dir))
     # ready means supervising; a store that is away makes a daemon wait, not fail
     notify.ready("supervising")
     await agent.run()

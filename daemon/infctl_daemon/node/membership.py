@@ -20,7 +20,7 @@ from infctl.store.lease_keeper import LeaseKeeper
 from infctl.store.records import NodeLease
 from infctl.store.stamp import now_text
 from infctl_daemon.proc.procfs import boot_id
-from infctl_daemon.runtime.log import Logger
+from infctl_daemon.runtime.log import Logger, told
 
 RETRY = 0.5
 
@@ -52,7 +52,7 @@ class Membership:
         )
 
     async def run(self) -> None:
-        quiet = False
+        said = ""
         while not self._stopping:
             keeper = LeaseKeeper(self._store, self._ttl, on_change=self._changed)
             try:
@@ -60,13 +60,13 @@ class Membership:
                 self._keeper = keeper
                 await self._write_key(keeper, lease)
             except StoreError as error:
-                if not quiet:
-                    self._log.warning("no lease yet, trying on", why=error.message)
-                quiet = True
+                if error.reason != said:
+                    self._log.warning("no lease yet, trying on", **told(error))
+                said = error.reason
                 await keeper.stop(revoke=False)
                 await asyncio.sleep(RETRY)
                 continue
-            quiet = False
+            said = ""
             self.lease = lease
             self._log.info("lease held", lease=f"{lease:x}", ttl_s=keeper.ttl_s)
             self._held(lease)

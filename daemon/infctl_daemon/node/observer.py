@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from infctl.domain.errors import StoreError
 from infctl.ports.store import Interrupted, Relist, Store
-from infctl_daemon.runtime.log import Logger
+from infctl_daemon.runtime.log import Logger, told
 
 RETRY = 0.5
 
@@ -31,7 +31,7 @@ class Observer:
 
     async def list(self) -> int:
         """Everything at one revision, however long it takes to get it. Returns that revision."""
-        quiet = False
+        said = ""
         while True:
             try:
                 revision = 0
@@ -42,11 +42,11 @@ class Observer:
                     lists.append((prefix, found.kvs))
                 break
             except StoreError as error:
-                if not quiet:
-                    self._log.warning("store not reachable, trying on", why=error.message)
-                quiet = True
+                if error.reason != said:
+                    self._log.warning("store not reachable, trying on", **told(error))
+                said = error.reason
                 await asyncio.sleep(RETRY)
-        if quiet:
+        if said:
             self._log.info("store reachable")
         for prefix, kvs in lists:
             for kv in kvs:

@@ -12,6 +12,8 @@ from typing import Any
 
 import structlog
 
+from infctl.domain.errors import InfctlError
+
 _SECRET = ("api_key", "admin_api_key", "secret", "password", "token_value", "authorization")
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -49,6 +51,11 @@ def configure(level: str = "info") -> None:
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def told(error: InfctlError) -> dict[str, str]:
+    """What a line says of an error: why, and what to do."""
+    return {"why": error.message, "reason": error.reason, **({"hint": error.hint} if error.hint else {})}
 
 
 def get(process: str, **fields: Any) -> Logger:

@@ -9,6 +9,6 @@ import os
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from infctl.adapters.etcd.client import EtcdStore
-from infctl.adapters.etcd.tls import TlsFiles
+from infctl.ports.tls import TlsFiles
 
 __all__ = ["EtcdStore", "TlsFiles"]

@@ -1,11 +1,13 @@
 """Connections to the members: one lazy channel for each, sticky, rotated by whoever finds the current one bad.
 
 Keeps true: a member that comes back is reconnected within about half a second, whatever other clients of this process
-went through (gRPC's defaults: up to two minutes, and shared); traffic to etcd never goes through an HTTP proxy.
+went through (gRPC's defaults: up to two minutes, and shared); traffic to etcd never goes through an HTTP proxy;
+certificates that were renewed on disk are used as soon as the old ones are refused.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -13,10 +15,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from infctl.adapters.etcd.errors import CLIENT_REFUSED, EXPIRED, classify
+from infctl.adapters.etcd import tls as certificates
+from infctl.adapters.etcd.errors import CLIENT_REFUSED, EXPIRED, TLS_REASONS, classify
 from infctl.adapters.etcd.messages import RPCS, message
-from infctl.adapters.etcd.tls import TlsFiles
 from infctl.domain.errors import ConfigError, StoreError, StoreUnavailable
+from infctl.ports.tls import TlsFiles
 
 # A stream or call with it fails within 5 s on a member without quorum, instead of looking healthy for ever.
 REQUIRE_LEADER = (("hasleader", "true"),)
@@ -34,6 +37,8 @@ _OPTIONS = [
     ("grpc.keepalive_timeout_ms", 5_000),
 ]
 
+_RETIRE_S = 10.0
+
 
 class Member:
     """One endpoint and its channel, made at the first call (in the loop that uses it)."""
@@ -50,6 +55,8 @@ class Member:
         self.on_doubt: set[Callable[[], None]] = set()
         self._channel: Any = None
         self._stubs: dict[str, Any] = {}
+        self._opened_with: object = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     def _stub(self, rpc: str) -> Any:
         if rpc not in self._stubs:
@@ -70,7 +77,16 @@ class Member:
         options = list(_OPTIONS)
         if self.tls.server_name:
             options.append(("grpc.ssl_target_name_override", self.tls.server_name))  # type: ignore[arg-type]
-        return grpc.aio.secure_channel(self.target, self.tls.credentials(), options=options)
+        self._opened_with = certificates.stamp(self.tls)
+        return grpc.aio.secure_channel(self.target, self._credentials(self.tls), options=options)
+
+    def _credentials(self, files: TlsFiles) -> Any:
+        """A file that cannot be read now may be on its way: an outage, which fences nothing, and no end of a daemon."""
+        try:
+            return certificates.credentials(files)
+        except ConfigError as error:
+            hint = "it is read again at each try"
+            raise StoreUnavailable(error.message, reason="StoreTlsFiles", hint=hint) from error
 
     async def unary(self, rpc: str, request: Any, timeout: float, *, require_leader: bool = True) -> Any:
         """One call. Raises grpc.aio.AioRpcError."""
@@ -84,17 +100,28 @@ class Member:
     def failure(self, code: str, text: str) -> StoreError:
         """What the failure of a call to this member means, with what we know of our own certificate."""
         failure = classify(code, text)
-        if failure.reason != CLIENT_REFUSED or self.tls is None:
+        if self.tls is None or failure.reason not in TLS_REASONS:
             return failure
-        why = self.tls.own_fault(datetime.now(UTC))
+        self._renew(self.tls)
+        if failure.reason != CLIENT_REFUSED:
+            return failure
+        why = certificates.own_fault(self.tls, datetime.now(UTC))
         reason = EXPIRED if self.tls.cert and why else CLIENT_REFUSED
         return StoreUnavailable(f"{why}; {failure.message}", reason=reason, hint=failure.hint) if why else failure
 
-    async def close(self) -> None:
+    def _renew(self, files: TlsFiles) -> None:
+        """The next call uses the files as they are now, where they are not those that were just refused."""
+        if self._channel is not None and self._opened_with != certificates.stamp(files):
+            # with a grace: gRPC ends what still runs by cancelling it, which a caller takes for its own end
+            task = asyncio.get_running_loop().create_task(self.close(_RETIRE_S))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self, grace: float | None = None) -> None:
         channel, self._channel = self._channel, None
         self._stubs.clear()
         if channel is not None:
-            await channel.close()
+            await channel.close(grace)
 
 
 class Members:

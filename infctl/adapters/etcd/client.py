@@ -30,10 +30,10 @@ from infctl.adapters.etcd.errors import (
     replaced,
 )
 from infctl.adapters.etcd.messages import message
-from infctl.adapters.etcd.tls import TlsFiles
 from infctl.adapters.etcd.watch import EtcdWatch
 from infctl.domain.errors import LeaseLost, StoreUnavailable
 from infctl.ports.store import Compare, Delete, Get, KeyValue, Lease, Op, Put, RangeResult, StoreStatus, TxnResult
+from infctl.ports.tls import TlsFiles
 
 _PAUSE_S = 0.1  # between two rounds over the members
 _REFUSED_FOR_S = 1.0  # how long one call goes on where every member refuses the connection

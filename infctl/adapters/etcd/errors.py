@@ -26,6 +26,10 @@ REPLACED = "StoreReplaced"
 DENIED = "StorePermissionDenied"
 EXPIRED = "StoreCertificateExpired"
 CLIENT_REFUSED = "StoreClientCertificateRefused"
+UNKNOWN_CA = "StoreUnknownCa"
+HOST_MISMATCH = "StoreHostMismatch"
+TLS_FAILED = "StoreTlsFailed"
+TLS_REASONS = frozenset((EXPIRED, CLIENT_REFUSED, UNKNOWN_CA, HOST_MISMATCH, TLS_FAILED))
 
 # no outage of one member: the store as a whole has not got there (or not any more)
 FUTURE_REVISION = "required revision is a future revision"
@@ -82,13 +86,13 @@ _TLS = (
     ),
     (
         ("unable to get local issuer", "self-signed certificate", "self signed certificate", "unable to verify"),
-        "StoreUnknownCa",
+        UNKNOWN_CA,
         "the certificate of the etcd server is signed by a CA that we do not trust",
         "give the CA file of this etcd cluster",
     ),
     (
         ("hostname verification check failed",),
-        "StoreHostMismatch",
+        HOST_MISMATCH,
         "the certificate of the etcd server is for another host name",
         "use a name or address that is in its subjectAltName, or set the server name",
     ),
@@ -101,13 +105,13 @@ _TLS = (
     ),
     (
         ("wrong_version_number", "http_request", "handshake read failed"),
-        "StoreTlsFailed",
+        TLS_FAILED,
         "the server at this address does not seem to speak TLS",
         "write http:// for it, or let etcd listen on https://",
     ),
     (
         ("handshake", "certificate", "custom verification"),
-        "StoreTlsFailed",
+        TLS_FAILED,
         "TLS with etcd failed",
         "check CA, certificate, key and host name",
     ),

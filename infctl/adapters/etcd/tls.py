@@ -7,7 +7,6 @@ dates we can read ourselves, so that the operator is sent to the right file.
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,40 +14,38 @@ from typing import Any
 import grpc
 
 from infctl.domain.errors import ConfigError
+from infctl.ports.tls import TlsFiles
 
 _SEQUENCE, _EXPLICIT_0, _INTEGER, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x02, 0x17, 0x18
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files of mutual TLS; the certificate's CN is the user, so there is no token that could expire."""
+def credentials(files: TlsFiles) -> Any:
+    """Read anew for each channel, so that renewed files are picked up by the next one. Raises ConfigError."""
+    try:
+        ca, key, cert = (p.read_bytes() if p else None for p in (files.ca, files.key, files.cert))
+    except OSError as error:
+        raise ConfigError(f"cannot read a TLS file for etcd: {error}") from error
+    return grpc.ssl_channel_credentials(ca, key, cert)
 
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    server_name: str = ""
 
-    def credentials(self) -> Any:
-        """Read anew for each channel, so that renewed files are picked up by the next one."""
-        try:
-            ca, key, cert = (p.read_bytes() if p else None for p in (self.ca, self.key, self.cert))
-        except OSError as error:
-            raise ConfigError(f"cannot read a TLS file for etcd: {error}") from error
-        return grpc.ssl_channel_credentials(ca, key, cert)
+def stamp(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
+    """Changes whenever one of the files is replaced or written; files that are away count as zeros."""
+    return tuple(_stamp(path) for path in files.paths)
 
-    def own_fault(self, now: datetime) -> str:
-        """What is wrong with our own certificate as far as can be seen from here; "" where nothing is."""
-        if self.cert is None:
-            return "we have no client certificate, and the server asks for one"
-        try:
-            begins, ends = validity(self.cert.read_text())
-        except (OSError, ValueError):
-            return ""
-        if now >= ends:
-            return f"our certificate {self.cert} expired at {ends:%Y-%m-%d %H:%M} UTC"
-        if now < begins:
-            return f"our certificate {self.cert} is not valid before {begins:%Y-%m-%d %H:%M} UTC"
+
+def own_fault(files: TlsFiles, now: datetime) -> str:
+    """What is wrong with our own certificate as far as can be seen from here; "" where nothing is."""
+    if files.cert is None:
+        return "we have no client certificate, and the server asks for one"
+    try:
+        begins, ends = validity(files.cert.read_text())
+    except (OSError, ValueError):
         return ""
+    if now >= ends:
+        return f"our certificate {files.cert} expired at {ends:%Y-%m-%d %H:%M} UTC"
+    if now < begins:
+        return f"our certificate {files.cert} is not valid before {begins:%Y-%m-%d %H:%M} UTC"
+    return ""
 
 
 def validity(pem: str) -> tuple[datetime, datetime]:
@@ -64,6 +61,14 @@ def validity(pem: str) -> tuple[datetime, datetime]:
     at, _ = _value(der, at, _SEQUENCE)
     begins, at = _time(der, at)
     return begins, _time(der, at)[0]
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _value(der: bytes, at: int, kind: int) -> tuple[int, int]:

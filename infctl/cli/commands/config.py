@@ -11,6 +11,7 @@ from infctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
     from infctl.config.context import Contexts
+    from infctl.ports.tls import TlsFiles
 
 HELP = "Show and choose contexts: the clusters this command line knows."
 
@@ -134,7 +135,12 @@ def view(
         if error.reason != "NoCluster":
             raise
         place = None
-    effective = place and {"endpoints": list(place.endpoints), "cluster": place.cluster, "origin": place.origin}
+    effective = place and {
+        "endpoints": list(place.endpoints),
+        "cluster": place.cluster,
+        "origin": place.origin,
+        "etcdTls": _tls(place.tls),
+    }
     document = {
         "apiVersion": "infctl/v1",
         "kind": "Config",
@@ -151,7 +157,8 @@ def view(
     if place is None:
         io.out("# commands speak to no cluster: infctl config use-context NAME, or infctl dev up")
     else:
-        io.out(f"# commands speak to cluster {place.cluster} at {','.join(place.endpoints)} ({place.origin})")
+        identity = f", as {place.tls.cert}" if place.tls and place.tls.cert else ""
+        io.out(f"# commands speak to cluster {place.cluster} at {','.join(place.endpoints)}{identity} ({place.origin})")
 
 
 def _documents(found: Contexts) -> list[dict[str, Any]]:
@@ -160,11 +167,19 @@ def _documents(found: Contexts) -> list[dict[str, Any]]:
             "apiVersion": "infctl/v1",
             "kind": "Context",
             "metadata": {"name": name, "createdAt": None},
-            "spec": {"endpoints": list(context.endpoints), "cluster": context.cluster},
+            "spec": {"endpoints": list(context.endpoints), "cluster": context.cluster, "etcdTls": _tls(context.tls)},
             "status": {"current": name == found.current},
         }
         for name, context in sorted(found.contexts.items())
     ]
+
+
+def _tls(files: TlsFiles | None) -> dict[str, str | None] | None:
+    """Where the files are; what is in them is never read here."""
+    if files is None:
+        return None
+    named = {"ca": files.ca, "cert": files.cert, "key": files.key, "serverName": files.server_name}
+    return {name: str(value) if value else None for name, value in named.items()}
 
 
 def _printed(output: str, document: dict[str, Any], texts: tuple[str, ...]) -> bool:

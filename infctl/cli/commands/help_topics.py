@@ -31,6 +31,10 @@ Which cluster a command speaks to, the first one that is given:
     [contexts.dev]
     endpoints = ["127.0.0.1:2379"]
     cluster = "default"
+    # TLS: ca, cert, key (PEM files; relative paths start here), server_name
+
+A context has its own certificates; for endpoints of a flag or of the environment they come from INFCTL_ETCD_CA,
+INFCTL_ETCD_CERT, INFCTL_ETCD_KEY and INFCTL_ETCD_SERVER_NAME. docs/etcd.md has more.
 
 `infctl dev up` writes the context `dev`."""
 
