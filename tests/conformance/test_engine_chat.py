@@ -112,3 +112,44 @@ async def test_what_does_not_fit_the_schema(engine: Engine, content: dict[str, A
     assert status == 400
     assert body["type"] == "Bad Request"
     assert f"'loc': ('body', '{field}'" in body["message"]
+
+
+def tool(**parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "look", "parameters": parameters}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"type": "magic"}, "'magic' is not valid under any of the given schemas"),
+        ({"type": ["string", "magic"]}, "['string', 'magic'] is not valid under any of the given schemas"),
+        ({"type": 5}, "5 is not valid under any of the given schemas"),
+        ({"type": "object", "properties": {"a": {"type": "magic"}}}, "'magic' is not valid under any"),
+        ({"type": "object", "properties": []}, "[] is not of type 'object'"),
+        ({"type": "object", "properties": {"a": 5}}, "5 is not of type 'object', 'boolean'"),
+        ({"type": "object", "required": "a"}, "'a' is not of type 'array'"),
+        ({"type": "object", "required": [5]}, "5 is not of type 'string'"),
+        ({"anyOf": [{"items": {"type": "internal"}}]}, "'internal' is not valid under any"),
+    ],
+)
+async def test_parameters_of_a_tool_that_are_no_schema(engine: Engine, parameters: dict[str, Any], problem: str):
+    status, body = await tokenize(engine, messages=[USER], tools=[TOOL, tool(**parameters)])
+    assert status == 400
+    assert body["message"].startswith(f"Tool 1 function has invalid 'parameters' schema: {problem}")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"type": "object", "properties": {"a": {"type": ["string", "null"]}, "b": True}, "required": ["a"]},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "varchar(255)"}, "b": {"type": "Int32"}, "c": {"type": "list[str]"}},
+        },
+        {"type": "object", "additionalProperties": {"type": "UUID"}},
+    ],
+)
+async def test_parameters_of_a_tool_that_pass(engine: Engine, parameters: dict[str, Any]):
+    status, body = await tokenize(engine, messages=[USER], tools=[tool(**parameters)])
+    assert status == 200, body

@@ -211,6 +211,9 @@ GOOD = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_to
 HUGE = [{"role": "user", "content": "word " * 4}] * 10_000
 
 
+REFUSED = {"type": "function", "function": {"name": "f", "parameters": {"type": "magic"}}}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("change", "status", "param"),
@@ -230,6 +233,7 @@ HUGE = [{"role": "user", "content": "word " * 4}] * 10_000
         ({"top_logprobs": 2}, 400, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
         ({"tools": [{"type": "magic"}]}, 400, "tools[0]"),
+        ({"tools": [REFUSED]}, 400, "tools"),
         ({"tool_choice": "required", "tools": [TOOL]}, 400, "tool_choice"),
         ({"functions": [{"name": "f"}]}, 400, "functions"),
         ({"modalities": ["audio"]}, 400, "modalities"),

@@ -50,8 +50,9 @@ async def render(core: Core, model: str, rendering: dict[str, Any], pin: str = "
         if status == 200:
             return _ids(said, record.group)
         if status in (400, 422):
-            words = f"the model's template refused the chat: {engine_words(said)}"
-            raise invalid(words, "messages", code="template_refused")
+            words = engine_words(said)
+            field = "tools" if words.startswith("Tool ") else "messages"
+            raise invalid(f"the model's template refused the chat: {words}", field, code="template_refused")
         if status in (401, 403):
             core.worker_suspect(record.launch, Break.UNAUTHORIZED, f"/tokenize: {status}")
         why = f"{record.group} answered {status}"

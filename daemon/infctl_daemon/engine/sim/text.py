@@ -7,6 +7,7 @@ from typing import Any
 
 from infctl_daemon.engine.sim.model import render_chat
 from infctl_daemon.engine.sim.schema import Malformed, wrong
+from infctl_daemon.engine.sim.tools import refusal
 
 _ROLES = ("system", "user", "assistant", "tool", "function", "developer")
 
@@ -50,6 +51,8 @@ def _chat(body: dict[str, Any], encode: Callable[[str], list[int]]) -> list[int]
         _check_message(number, message)
     if not messages:
         raise BadRequest("Messages cannot be empty.")
+    if problem := refusal(tools or []):
+        raise BadRequest(problem)
     given, going_on = body.get("add_generation_prompt"), bool(body.get("continue_final_message"))
     if going_on and given is False:
         raise BadRequest("continue_final_message needs add_generation_prompt to open the assistant turn.")
