@@ -39,6 +39,10 @@ test: $(STAMP) ## All tests that need no GPU and no SGLang: unit, property, cont
 etcd-debian: ## Unpack Debian's etcd 3.4 into the cache, so that the tests run on it too (needs apt)
 	@.ci/debian_etcd.sh
 
+.PHONY: shells
+shells: ## Install zsh and fish, so that completion is tested in them too (needs root and apt)
+	@.ci/shells.sh
+
 .PHONY: faults
 faults: $(STAMP) ## Only the tests that kill and freeze real processes
 	$(BIN)/pytest -m 'faults and not sglang' $(ARGS)

@@ -44,7 +44,7 @@ def known_names(kind: str, endpoints: str = "", context: str = "", cluster: str 
         return cached
     for endpoint in place.endpoints:
         try:
-            found = read_names(endpoint, place.tls, f"/infctl/v1/{place.cluster}/{_PREFIXES[kind]}/", until)
+            found = read_names(endpoint, f"/infctl/v1/{place.cluster}/{_PREFIXES[kind]}/", until, place.tls)
         except (OSError, ValueError):
             continue
         _keep(path, where, found)
@@ -52,7 +52,7 @@ def known_names(kind: str, endpoints: str = "", context: str = "", cluster: str 
     return cached if age < STALE else []
 
 
-def read_names(endpoint: str, tls: TlsFiles | None, prefix: str, until: float) -> list[str]:
+def read_names(endpoint: str, prefix: str, until: float, tls: TlsFiles | None = None) -> list[str]:
     """The legal names right under a prefix. Raises OSError (late ones too), and ValueError for what is no answer."""
     start = prefix.encode()
     end = start[:-1] + bytes([start[-1] + 1])

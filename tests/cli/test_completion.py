@@ -108,11 +108,11 @@ def test_what_was_known_helps_while_the_store_is_away_for_some_minutes(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked: list[str] = []
 
-    def answers(endpoint: str, prefix: str, until: float) -> list[str]:
+    def answers(endpoint: str, prefix: str, until: float, tls: object) -> list[str]:
         asked.append(prefix)
         return ["a", "new"]
 
-    def away(endpoint: str, prefix: str, until: float) -> list[str]:
+    def away(endpoint: str, prefix: str, until: float, tls: object) -> list[str]:
         asked.append(prefix)
         raise OSError
 
