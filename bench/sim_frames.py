@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,16 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.envelope import envelope
+from infctl.adapters.free_port import free_port
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _READY_SECONDS = 20.0
 _RUN_SECONDS = 300.0
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def _tree(pid: int) -> list[int]:
@@ -108,7 +102,7 @@ def _start(model: Path, port: int, log: Path, *flags: str) -> subprocess.Popen[b
 
 
 def _measure(model: Path, folder: Path, steps: int, streams: int, rounds: int, tokens: int) -> dict[str, float]:
-    port = _free_port()
+    port = free_port()
     process = _start(model, port, folder / f"{port}.log", "--sim-steps-per-turn", str(steps))
     try:
         pids = _tree(process.pid)

@@ -25,6 +25,7 @@ import psutil
 from bench.envelope import envelope, spread
 from infctl.adapters.etcd import EtcdStore
 from infctl.adapters.etcd_server import EmbeddedEtcd
+from infctl.adapters.free_port import free_port
 from infctl.client.local.cluster import program
 from infctl.ports.store import Op, Put
 from infctl.store.codec import encode
@@ -153,10 +154,3 @@ def ask(port: int) -> dict[str, Any] | None:
         return None
     said: dict[str, Any] = json.loads(data.partition(b"\r\n\r\n")[2])
     return said
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port

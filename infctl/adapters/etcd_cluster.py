@@ -15,7 +15,8 @@ import json
 import os
 from pathlib import Path
 
-from infctl.adapters.etcd_server import EmbeddedEtcd, RunningEtcd, free_port
+from infctl.adapters.etcd_server import EmbeddedEtcd, RunningEtcd
+from infctl.adapters.free_port import free_port
 from infctl.domain.errors import ConfigError
 
 SIZES = (1, 3)

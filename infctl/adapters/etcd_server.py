@@ -21,7 +21,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from typing import Any
 
 from infctl.adapters.etcd import EtcdStore
 from infctl.adapters.etcd_binary import EtcdBinary, check_upgrade, command, find_etcd
+from infctl.adapters.free_port import free_port
 from infctl.domain.errors import Conflict, InfctlError, StartFailed, StoreError
 
 _log = logging.getLogger(__name__)
@@ -291,16 +291,6 @@ def start_ticks(pid: int) -> int | None:
     except (OSError, ValueError):
         return None
     return None if fields[0] in "ZX" else int(fields[19])
-
-
-def free_port(preferred: int | None = None) -> int:
-    """`preferred` where nobody listens there, else one that is free at this moment."""
-    for port in (preferred, 0) if preferred else (0,):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
-    raise StartFailed("no free port on 127.0.0.1")
 
 
 async def _ended(pidfd: int, timeout: float) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+
+from infctl.adapters.free_port import free_port
 
 API_KEY = "key-of-the-pool"
 ADMIN_KEY = "key-of-the-daemon"
@@ -43,12 +44,6 @@ _SGLANG = [
     "--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch",
     "--mem-fraction-static", "0.1", "--max-total-tokens", "20000", "--dist-timeout", "60",
 ]  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def command(kind: str, model: Path, port: int) -> list[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.conformance.engines import Engine, children, environment, free_port
+from infctl.adapters.free_port import free_port
+from tests.conformance.engines import Engine, children, environment
 
 BODY = {"text": "the worker sends", "stream": True}
 GREEDY = {"temperature": 0, "max_new_tokens": 60}

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from infctl.adapters.free_port import free_port
 from infctl_daemon.engine.sim import argv
 from infctl_daemon.engine.sim.faults import parse
-from tests.conformance.engines import free_port
 from tests.conformance.sims import BODY, GREEDY, Sim, Start, launch, wait_gone, wait_ready
 
 

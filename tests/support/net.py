@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import ExitStack
+from infctl.adapters.free_port import free_port
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free at the same moment."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Different ports, free at this moment and unlikely to be taken in the next: no outgoing connection gets them."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return list(found)
