@@ -22,7 +22,7 @@ def default_node_name() -> str:
 
 
 class NodeConfig(Part):
-    """`infctl-noded --config`. `read_api` is host:port of the read-only API."""
+    """`infctl-noded --config`. Engines outlive the daemon, unless `stop_groups_on_exit`."""
 
     api_version: Literal["infctl/v1"] = "infctl/v1"
     kind: Literal["NodeConfig"] = "NodeConfig"
@@ -32,6 +32,7 @@ class NodeConfig(Part):
     etcd_tls: EtcdTlsPart = Field(default_factory=EtcdTlsPart)
     state_dir: str = "/var/lib/infctl/node"
     run_dir: str = "/run/infctl/node"
+    stop_groups_on_exit: bool = False
     limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")
 
     @property

@@ -61,6 +61,8 @@ class Group:
     """One group as its owner knows it. `failures` are the moments of recent ends, oldest first.
 
     `reclaim`: a lease was lost after the canary, so a new generation is due before the endpoint is written (R1).
+    `kept_lease`: of an adopted launch, the lease that its generation was taken under; while that one still lives,
+    nothing was lost and the generation stays.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Group:
     generation: int = 0
     leased: bool = False
     reclaim: bool = False
+    kept_lease: int = 0
     fault_pending: bool = False
     gone: bool = True
     end_reason: str = ""
@@ -89,12 +92,14 @@ def step(group: Group, event: GroupEvent, now: float) -> Step:
             return _spec(group, digest)
         case ev.SpecDeleted(reason):
             return _unwanted(group, reason)
-        case ev.LaunchFound(launch, generation) if group.phase is Phase.IDLE and launch:
-            return _found(group, launch, generation)
-        case ev.LeaseHeld():
-            return _lease_held(group)
+        case ev.LaunchFound(launch) if group.phase is Phase.IDLE and launch:
+            return _found(group, event, now)
+        case ev.LaunchAdopted(launch) if group.phase is Phase.IDLE and launch:
+            return _adopted(group, event)
+        case ev.LeaseHeld(lease):
+            return _lease_held(group, lease)
         case ev.LeaseEnded():
-            return replace(group, leased=False), ()
+            return replace(group, leased=False, kept_lease=0), ()
         case ev.LaunchClaimed(launch, generation):
             if generation <= group.generation:
                 return group, ()
@@ -107,6 +112,7 @@ def step(group: Group, event: GroupEvent, now: float) -> Step:
                 phase=Phase.SPAWNING,
                 gone=False,
                 reclaim=False,
+                kept_lease=0,
                 running=group.wanted,
             )
             return claimed, (
@@ -209,34 +215,60 @@ def _unwanted(group: Group, reason: str) -> Step:
     return replace(unwanted, phase=Phase.IDLE), ()
 
 
-def _found(group: Group, launch: str, generation: int) -> Step:
-    """An unsupervised launch is ended before anything new starts; it is nobody's failure."""
-    evidence = "left by an earlier life of the daemon"
-    found = replace(
+def _found(group: Group, found: ev.LaunchFound, now: float) -> Step:
+    """A launch that cannot go on is ended before anything new starts. That the daemon was away is nobody's failure."""
+    failed = found.reason == "process-exited"
+    ending = replace(
         group,
-        launch=launch,
-        generation=max(group.generation, generation),
+        launch=found.launch,
+        generation=max(group.generation, found.generation),
         phase=Phase.ENDING,
         fault_pending=True,
         gone=False,
-        end_reason="daemon-restarted",
-        end_evidence=evidence,
+        end_reason=found.reason,
+        end_evidence=found.evidence,
+        failures=(*group.failures, now) if failed else group.failures,
     )
-    return found, (
-        ev.KillLaunch(launch, found.end_reason),
-        ev.WriteFault(launch, found.end_reason, evidence),
-        ev.Announce("launch.found", launch, evidence),
+    return ending, (
+        ev.KillLaunch(found.launch, found.reason),
+        ev.WriteFault(found.launch, found.reason, found.evidence),
+        ev.Announce("launch.found", found.launch, f"{found.reason}: {found.evidence}"),
     )
 
 
-def _lease_held(group: Group) -> Step:
+def _adopted(group: Group, found: ev.LaunchAdopted) -> Step:
+    """It goes on where it was. Nothing is published before the lease says whether the registration still holds."""
+    adopted = replace(
+        group,
+        launch=found.launch,
+        generation=max(group.generation, found.generation),
+        phase=Phase.PUBLISHING if found.checked else Phase.LOADING,
+        gone=False,
+        running=found.digest,
+        kept_lease=found.lease,
+    )
+    said = ev.Announce("launch.adopted", found.launch, f"generation {adopted.generation}")
+    if not found.checked:
+        return adopted, (
+            ev.AwaitLoad(found.launch),
+            ev.SetTimer("load", found.launch, group.policy.load_deadline),
+            said,
+        )
+    if not group.leased:
+        return adopted, (said,)
+    return replace(adopted, reclaim=True), (ev.ClaimGeneration(found.launch, adopted.generation), said)
+
+
+def _lease_held(group: Group, lease: int) -> Step:
     held = replace(group, leased=True)
     if group.phase is Phase.CLAIMING and not group.leased:
         return held, (ev.ClaimLaunch(group.generation),)
     if _publishable(group) and not group.leased:
+        again = replace(held, phase=Phase.PUBLISHING)
+        if lease and lease == group.kept_lease:
+            return again, (ev.PublishEndpoint(group.launch, group.generation),)
         # the old lease took the endpoint with it, if it was there; the launch itself never stopped (R7)
-        again = replace(held, phase=Phase.PUBLISHING, reclaim=True)
-        return again, (ev.ClaimGeneration(group.launch, group.generation),)
+        return replace(again, reclaim=True), (ev.ClaimGeneration(group.launch, group.generation),)
     return held, ()
 
 

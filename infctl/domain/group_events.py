@@ -19,10 +19,27 @@ class SpecDeleted:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFound:
-    """The daemon starts and its records name a launch of its earlier life, which nobody supervised meanwhile."""
+    """The daemon starts, and the launch of its earlier life cannot go on: `reason` and `evidence` say why."""
 
     launch: str
     generation: int
+    reason: str = "daemon-restarted"
+    evidence: str = "left by an earlier life of the daemon"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchAdopted:
+    """The daemon starts, and the launch of its earlier life lives with every process that serves.
+
+    `checked`: its canary had passed. `lease`: the node's lease under which its generation was taken. `digest` names
+    the specification that it runs.
+    """
+
+    launch: str
+    generation: int
+    checked: bool
+    lease: int
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +177,7 @@ GroupEvent = (
     SpecApplied
     | SpecDeleted
     | LaunchFound
+    | LaunchAdopted
     | LaunchClaimed
     | GenerationClaimed
     | ClaimRefused

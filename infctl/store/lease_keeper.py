@@ -22,7 +22,7 @@ from typing import Self
 
 from infctl.domain.errors import InvariantBroken, LeaseLost, StoreError
 from infctl.domain.lease import Holding, LeaseClock
-from infctl.ports.store import Store
+from infctl.ports.store import Lease, Store
 
 _log = logging.getLogger(__name__)
 
@@ -76,12 +76,18 @@ class LeaseKeeper:
         """What the holder may do at this moment."""
         return self._known.holding(self._now())
 
-    async def start(self, *, timeout: float = 5.0) -> int:
-        """Grant and begin to renew; returns the lease id. Raises StoreError, and may be tried again."""
+    async def start(self, *, resume: int = 0, timeout: float = 5.0) -> int:
+        """Grant, or take over the lease `resume` of an earlier life, and begin to renew; returns the lease id.
+
+        Raises StoreError, and may be tried again; LeaseLost only when the lease to resume is really gone.
+        """
         if self._clock is not None:
             raise InvariantBroken("a lease keeper starts once; a new lease needs a new keeper")
         sent_at = self._now()
-        lease = await self._store.grant(self._ttl_s, timeout=timeout)
+        if resume:
+            lease = Lease(resume, await self._store.keep_alive(resume, timeout=timeout))
+        else:
+            lease = await self._store.grant(self._ttl_s, timeout=timeout)
         self._clock = LeaseClock.granted(lease.id, lease.ttl_s, sent_at)
         self._tasks = [
             asyncio.create_task(self._renew(), name=f"lease-renew {lease.id:x}"),

@@ -199,22 +199,6 @@ async def test_sigterm_while_etcd_is_away_still_stops_the_engines_and_ends(clust
     assert cluster.noded.alive() == []
 
 
-async def test_what_a_killed_daemon_left_running_is_ended_by_the_next_one(cluster: Cluster) -> None:
-    await cluster.apply(cluster.spec())
-    first = await cluster.ready()
-    old = [p.pid for p in cluster.noded.known("a").processes]
-    cluster.noded.signal(signal.SIGKILL)
-    await cluster.noded.ended()
-    assert len(cluster.noded.alive()) == len(old), "an engine survives its daemon"
-
-    cluster.noded.start()
-    notice = await cluster.fault(first.launch)
-    assert notice.reason == "daemon-restarted"
-    await _nothing_alive(cluster, old)
-    second = await cluster.ready(not_launch=first.launch)
-    assert second.generation == first.generation + 1
-
-
 async def test_a_deleted_group_is_stopped_and_its_generation_stays(cluster: Cluster) -> None:
     await cluster.apply(cluster.spec())
     first = await cluster.ready()

@@ -2,8 +2,8 @@
 
 The world is the executor: store work takes effect at any time, or is answered "unknown" and takes effect or not,
 perhaps later; processes die unseen; leases end in the store before anybody hears of it; the daemon dies after any
-prefix of a plan and begins again. What is checked are outcomes: what the store holds, which processes run, where the
-group ends up when the world has calmed down.
+prefix of a plan, and the next one takes the launch over where it lives, or ends it. What is
+checked are outcomes: what the store holds, which processes run, where the group ends up when the world has calmed down.
 """
 
 from __future__ import annotations
@@ -64,6 +64,16 @@ class Store:
     lease: int = 0
 
 
+@dataclass
+class Recorded:
+    """The state file: what the next daemon knows of the launch."""
+
+    launch: str
+    generation: int
+    lease: int
+    checked: bool = False
+
+
 class GroupWorld(WeightedWorld):
     def __init__(self) -> None:
         super().__init__()
@@ -77,6 +87,9 @@ class GroupWorld(WeightedWorld):
         self.spawned = ""
         self.wanted = ""
         self.prefix: int | None = None
+        self.recorded: Recorded | None = None
+        self.counts.setdefault("a_launch_is_adopted", 0)
+        self.adopts = self.keeps_lease = False
         self.crashes = 0
         self.foreign = 0
         self.reads_back = True
@@ -130,15 +143,21 @@ class GroupWorld(WeightedWorld):
                 self.work.append(Work(effect, self.lease, self.store.generation))
 
     def crash(self) -> None:
-        """The daemon dies; what it sent may still take effect. The next one finds the launch and ends it first."""
+        """The daemon dies; what it sent may still take effect. The next one takes the launch over, or ends it first."""
         self.crashes += 1
         self.ghosts += [w for w in self.work if isinstance(w.effect, StoreWork)]
-        found = self.spawned or self.store.launch
-        self.store.lease, self.store.endpoint = 0, None
+        found, recorded = self.spawned or self.store.launch, self.recorded
+        if not self.keeps_lease:
+            self.store.lease, self.store.endpoint = 0, None
         for launch in self.killed:
             self.alive[launch] = 0
         self.begin_life()
-        if found:
+        if self.store.lease:
+            self.lease_news.append(ev.LeaseHeld(self.store.lease))
+        if self.adopts and recorded and recorded.launch == found and self.alive.get(found) == RANKS:
+            self.counts["a_launch_is_adopted"] += 1
+            self.feed(ev.LaunchAdopted(found, recorded.generation, recorded.checked, recorded.lease, "v1"))
+        elif found:
             self.feed(ev.LaunchFound(found, self.store.generation))
         if self.wanted:
             self.feed(ev.SpecApplied(self.wanted))
@@ -190,12 +209,15 @@ class GroupWorld(WeightedWorld):
                     return ev.SpawnFailed(launch, "no such file")
                 self.spawned = launch
                 self.alive[launch] = RANKS
+                self.recorded = Recorded(launch, self.group.generation, work.lease)
                 return ev.Spawned(launch, 1)
             case ev.AwaitLoad(launch):
                 return ev.EngineLoaded(launch, RANKS) if self.alive.get(launch) == RANKS else None
             case ev.RunCanary(launch):
                 if self.alive.get(launch) != RANKS:
                     return ev.CanaryFailed(launch, "connection refused")
+                if well and self.recorded and self.recorded.launch == launch:
+                    self.recorded.checked = True
                 return ev.CanaryPassed(launch) if well else ev.StoreFailed("RunCanary", launch)
             case ev.StopLaunch(launch) | ev.KillLaunch(launch):
                 self.alive[launch] = 0
@@ -210,8 +232,8 @@ class GroupWorld(WeightedWorld):
             self.dead_seen.add(launch)
         assert after.generation >= before.generation
         if after.launch != before.launch:
-            assert isinstance(event, ev.LaunchClaimed | ev.LaunchFound)
-            assert isinstance(event, ev.LaunchFound) or after.generation > before.generation
+            assert isinstance(event, ev.LaunchClaimed | ev.LaunchFound | ev.LaunchAdopted)
+            assert not isinstance(event, ev.LaunchClaimed) or after.generation > before.generation
         if isinstance(event, ev.StoreFailed):
             assert after.phase is before.phase, "an unknown answer moved the group"
         if ev.KillLaunch in kinds:
@@ -234,9 +256,8 @@ class GroupWorld(WeightedWorld):
                 assert after.leased
             if isinstance(effect, ev.SpawnLaunch):
                 assert isinstance(event, ev.LaunchClaimed) and before.phase is Phase.CLAIMING
-        stale = (
-            launch and launch not in (before.launch, "") and not isinstance(event, ev.LaunchClaimed | ev.LaunchFound)
-        )
+        new = ev.LaunchClaimed | ev.LaunchFound | ev.LaunchAdopted
+        stale = launch and launch not in (before.launch, "") and not isinstance(event, new)
         if stale and not isinstance(event, ev.ClaimRefused):
             assert after == before and not effects, "an event of another launch did something"
 
@@ -276,6 +297,10 @@ class GroupWorld(WeightedWorld):
             return
         if fate in ("done", "unknown-done"):
             event = self.apply(work)
+        if fate == "done" and isinstance(event, ev.GenerationClaimed):
+            known = self.recorded
+            if known is not None and known.launch == event.launch:
+                known.generation, known.lease = event.generation, work.lease
         if fate == "unknown-late":
             self.ghosts.append(work)
         if fate != "done":
@@ -386,9 +411,9 @@ class GroupWorld(WeightedWorld):
             self.store.generation += 1
             self.store.launch = f"foreign-{self.foreign}"
 
-    @action(1, lambda self: self.crashes < 3, prefix=st.integers(0, 3))
-    def the_daemon_will_die_within_its_next_plan(self, prefix: int) -> None:
-        self.prefix = prefix
+    @action(1, lambda self: self.crashes < 3, prefix=st.integers(0, 3), adopts=st.booleans(), keeps=st.booleans())
+    def the_daemon_will_die_within_its_next_plan(self, prefix: int, adopts: bool, keeps: bool) -> None:
+        self.prefix, self.adopts, self.keeps_lease = prefix, adopts, keeps
 
     @action(1, seconds=st.sampled_from([0.1, 3.0, 700.0]))
     def time_passes(self, seconds: float) -> None:

@@ -49,6 +49,7 @@ class Cluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.gateway_flags: list[str] = []
         self.daemon_flags: list[str] = []
+        self.stops_groups = True
         self.url = ""
         self.admin = ""
 
@@ -60,6 +61,7 @@ class Cluster:
 
     def start_daemon(self) -> None:
         command = [str(BIN / "infctl-noded"), "--node", "n1", "--state-dir", str(self.folder / "node")]
+        command += ["--stop-groups-on-exit"] if self.stops_groups else []
         self.spawn("noded", [*command, "--run-dir", str(self.folder / "run"), *self.daemon_flags])
 
     async def start_gateway(self, command: Sequence[str] = ()) -> None:

@@ -69,15 +69,17 @@ class Noded:
         self.process: subprocess.Popen[bytes] | None = None
         self._seen: set[Process] = set()
 
-    def start(self) -> None:
+    def start(self, *, stop_groups: bool = True, crash_at: str = "") -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "node.yaml"
         config.write_text(json.dumps({"apiVersion": "infctl/v1", "kind": "NodeConfig", "limits": self.limits}))
         argv = [sys.executable, "-m", "infctl_daemon.node.main", "--config", str(config), "--node", self.node]
         argv += ["--endpoints", self.endpoint, "--log-level", "debug"]
         argv += ["--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run")]
+        argv += ["--stop-groups-on-exit"] if stop_groups else []
+        env = {**os.environ, "INFCTL_RECORD": str(self.record), "INFCTL_CRASH_AT": crash_at}
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(argv, stderr=log, env={**os.environ, "INFCTL_RECORD": str(self.record)})
+            self.process = subprocess.Popen(argv, stderr=log, env=env)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None

@@ -59,6 +59,8 @@ SOME_EVENTS: tuple[ev.GroupEvent, ...] = tuple(
         ev.SpecApplied("v2"),
         ev.SpecDeleted(),
         ev.LaunchFound(launch, 4),
+        ev.LaunchAdopted(launch, 4, True, 1),
+        ev.LaunchAdopted(launch, 4, False, 1),
         ev.LaunchClaimed(launch, 4),
         ev.LaunchClaimed(launch, 5),
         ev.GenerationClaimed(launch, 3),
@@ -120,7 +122,7 @@ def test_an_event_of_another_launch_changes_nothing(state: Group) -> None:
         *(ev.TimerFired(name, "a-0") for name in ("relaunch", "claim")),
         ev.StoreFailed("ClaimLaunch", "a-0"),
     }
-    claims = ev.LaunchClaimed | ev.LaunchFound | ev.ClaimRefused
+    claims = ev.LaunchClaimed | ev.LaunchFound | ev.LaunchAdopted | ev.ClaimRefused
     for event in SOME_EVENTS:
         other = getattr(event, "launch", "") == "a-0"
         if other and event not in of_the_group and not isinstance(event, claims):
@@ -345,6 +347,49 @@ def test_a_launch_of_an_earlier_life_is_ended_before_anything_starts_and_is_nobo
     assert isinstance(effects[0], ev.KillLaunch) and isinstance(effects[1], ev.WriteFault)
     wanted, effects = step(found, ev.SpecApplied("v1"), 1.0)
     assert (wanted.phase, effects) == (Phase.ENDING, ())
+
+
+def test_a_launch_that_died_while_no_daemon_was_there_counts_as_a_failure() -> None:
+    found, effects = step(IDLE, ev.LaunchFound("a-7", 8, "process-exited", "scheduler_TP1 ended"), 3.0)
+    assert (found.phase, found.failures) == (Phase.ENDING, (3.0,))
+    assert effects[1] == ev.WriteFault("a-7", "process-exited", "scheduler_TP1 ended")
+
+
+# a launch that outlived its daemon
+FRESH = Group("a", POLICY, generation=4)
+ADOPTED = after(FRESH, ev.LaunchAdopted("a-1", 4, True, 7, "v1"))
+
+
+def test_an_adopted_launch_waits_for_the_lease_and_keeps_its_generation_under_the_same_one() -> None:
+    assert (ADOPTED.phase, ADOPTED.gone, ADOPTED.running) == (Phase.PUBLISHING, False, "v1")
+    held, effects = step(ADOPTED, ev.LeaseHeld(7), 1.0)
+    assert effects == (ev.PublishEndpoint("a-1", 4),)
+    assert after(held, ev.EndpointPublished("a-1", 4)).phase is Phase.READY
+
+
+def test_an_adopted_launch_whose_lease_was_lost_gets_a_new_generation() -> None:
+    for lost in (ADOPTED, after(ADOPTED, ev.LeaseHeld(7), ev.LeaseEnded())):
+        held, effects = step(lost, ev.LeaseHeld(8), 1.0)
+        assert held.launch == "a-1" and effects == (ev.ClaimGeneration("a-1", 4),)
+
+
+def test_an_adopted_launch_that_still_loads_goes_on_loading() -> None:
+    loading, effects = step(FRESH, ev.LaunchAdopted("a-1", 4, False, 7), 1.0)
+    assert loading.phase is Phase.LOADING
+    assert effects[:2] == (ev.AwaitLoad("a-1"), ev.SetTimer("load", "a-1", POLICY.load_deadline))
+    assert after(loading, ev.EngineLoaded("a-1", 2)).phase is Phase.CANARY
+
+
+def test_a_death_right_after_the_adoption_ends_the_launch_without_lease_or_specification() -> None:
+    ending, effects = step(ADOPTED, ev.ProcessExited("a-1", 9, "scheduler_TP0"), 1.0)
+    assert ending.phase is Phase.ENDING and isinstance(effects[0], ev.KillLaunch)
+    rest = after(ending, ev.FaultWritten("a-1"), ev.LaunchGone("a-1"))
+    assert rest.phase is Phase.IDLE and after(rest, ev.LeaseHeld(7), ev.SpecApplied("v1")).phase is Phase.CLAIMING
+
+
+def test_a_specification_that_changed_meanwhile_restarts_nothing() -> None:
+    applied, effects = step(ADOPTED, ev.SpecApplied("v2"), 1.0)
+    assert (applied.phase, applied.wanted, applied.running, effects) == (Phase.PUBLISHING, "v2", "v1", ())
 
 
 # leases

@@ -17,6 +17,7 @@ import yaml
 from infctl.domain.errors import ConfigError
 from infctl.store.records import GroupSpec
 
+MARK = "INFCTL_LAUNCH"  # in the environment of what a launch starts: its processes can be told from all others
 RENDEZVOUS_OFFSET = 260
 RENDEZVOUS_PORTS = 40
 PORT_STEP = 300
@@ -136,7 +137,7 @@ def build(
         "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
         "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
         "PYTHONUNBUFFERED": "1",
-        "INFCTL_LAUNCH": launch,
+        MARK: launch,
     }
     return Command(tuple(argv), env)
 

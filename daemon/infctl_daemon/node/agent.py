@@ -7,7 +7,6 @@ having it yet, starts and stops nothing (R5); on the way out every group is stop
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,8 @@ from infctl.store.stamp import now_text
 from infctl_daemon.node.claims import Claims
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.events import EventWriter
-from infctl_daemon.node.group_loop import GroupLoop, policy
+from infctl_daemon.node.group_loop import GroupLoop, policy, recorded_policy
+from infctl_daemon.node.launch import digest
 from infctl_daemon.node.leases import SpareLease
 from infctl_daemon.node.membership import Membership
 from infctl_daemon.node.observer import Observer
@@ -53,6 +53,7 @@ class Settings:
     state_dir: Path
     run_dir: Path
     limits: Limits = Limits()
+    stop_groups: bool = False  # on the way out; else they run on, for the next life of the daemon
 
 
 class Agent:
@@ -74,9 +75,11 @@ class Agent:
         s, keys, store = self._settings, self._keys, self._store
         for folder in (s.state_dir, s.run_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        state = StateFile(s.state_dir)
         self._membership = Membership(
-            store, keys, s.node, s.limits.lease_ttl, self._log, self._lease_held, self._lease_ended
-        )
+            store, keys, s.node, s.limits.lease_ttl, self._log, self._lease_held, self._lease_ended,
+            earlier=state.lease, keep=state.keep_lease,
+        )  # fmt: skip
         spare = SpareLease(store)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as http:
             self._context = Context(
@@ -87,7 +90,7 @@ class Agent:
                 claims=Claims(store, keys, s.node, spare),
                 events=EventWriter(store, keys, s.node),
                 status=StatusWriter(store),
-                state=StateFile(s.state_dir),
+                state=state,
                 state_dir=s.state_dir,
                 run_dir=s.run_dir,
                 http=http,
@@ -109,8 +112,8 @@ class Agent:
     async def _live(self, spare: SpareLease) -> None:
         context = self._context
         for group in context.state.groups():
-            if context.state.read(group).processes:
-                self._loop(group, RestartPolicy())  # what an earlier life left is ended first, store or no store
+            if (earlier := context.state.read(group)).unfinished:
+                self._loop(group, recorded_policy(earlier.spec))  # taken over, or ended, store or no store
         keys = self._keys
         prefixes = (keys.pools, keys.groups, keys.faults, keys.suspicions)
         observer = Observer(self._store, prefixes, self._log, self._changed)
@@ -133,8 +136,16 @@ class Agent:
     async def _observe(self, observer: Observer) -> None:
         revision = await observer.list()
         self.synced.set()
+        self._end_unwanted()
         self._say_node()
         await observer.follow(revision)
+
+    def _end_unwanted(self) -> None:
+        """Groups that run from an earlier life and that the store does not give us any more."""
+        keys, specs = self._keys, self._context.world.specs
+        for group, loop in self._loops.items():
+            if group not in specs and keys.group_spec(group) not in self._unreadable:
+                loop.post(ev.SpecDeleted("deleted or moved while no daemon was here"))
 
     def _loop(self, group: str, restart: RestartPolicy) -> GroupLoop:
         if group not in self._loops:
@@ -205,7 +216,7 @@ class Agent:
         if spec.pool not in self._context.world.pools:
             loop.publish_status(f"waits for pool {spec.pool}, which does not exist")
             return
-        loop.post(ev.SpecApplied(hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]))
+        loop.post(ev.SpecApplied(digest(spec)))
 
     def _suspicion(self, group: str, launch: str, gateway: str, value: bytes | None) -> None:
         suspicions = self._context.world.suspicions
@@ -229,8 +240,17 @@ class Agent:
         self._context.status.set(key, encode(stamped), compare=encode(status))
 
     async def _leave(self) -> None:
-        """Stop every group, then give the lease back. Deadlines everywhere; a second signal cuts them."""
+        """Leave the groups running under the lease, for the next life; or stop them and give the lease back."""
         self.stop.set()
+        if self._settings.stop_groups:
+            await self._stop_groups()
+        elif left := [loop.name for loop in self._loops.values() if loop.processes_left]:
+            self._log.info("groups run on without us", groups=left, lease_s=self._settings.limits.lease_ttl)
+        await asyncio.gather(self._context.events.flush(1.0), self._context.status.flush(1.0))
+        await self._membership.stop(revoke=self._settings.stop_groups)
+
+    async def _stop_groups(self) -> None:
+        """Deadlines everywhere; a second signal cuts them."""
         for loop in self._loops.values():
             loop.post(ev.SpecDeleted("daemon-stopped"))
         hurrying = asyncio.get_running_loop().create_task(self._hurry())
@@ -243,8 +263,6 @@ class Agent:
         left = [x.name for x, ok in zip(loops, gone, strict=True) if not ok]
         if left:
             self._log.error("groups could not be stopped in time", groups=left)
-        await asyncio.gather(self._context.events.flush(1.0), self._context.status.flush(1.0))
-        await self._membership.stop()
 
     async def _hurry(self) -> None:
         await self.hurry.wait()

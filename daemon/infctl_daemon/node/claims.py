@@ -164,6 +164,24 @@ class Claims:
             raise StoreUnavailable(f"generation {now.generation} of {launch} was claimed meanwhile")
         raise StoreUnavailable("the node's lease key is not ours at this moment")
 
+    async def recall(self, group: str, launch: str) -> Registration | None:
+        """What an earlier life of ours registered for this launch; None where this life knows it, or nobody did.
+
+        Raises StoreError. A registration of another launch is left to `publish`, which refuses then.
+        """
+        if (known := self._known.get(group)) is not None and known.launch == launch:
+            return None
+        generation_key, record_key = self._keys.group_generation(group), self._keys.group_launch(group, launch)
+        found = await self._store.txn([], [Get(generation_key), Get(record_key)], timeout=TXN_TIMEOUT)
+        kv, begun = _first(found, 0), _first(found, 1)
+        registered = decode(Generation, kv.value) if kv else None
+        if kv is None or registered is None or registered.launch != launch:
+            return None
+        if begun is not None:
+            self._launches[group] = decode(LaunchRecord, begun.value)
+        self._known[group] = Registration(launch, registered.generation, kv.mod_revision)
+        return self._known[group]
+
     async def publish(self, endpoint: EndpointRecord, secret: Secret, lease: int) -> Refused | None:
         """Write the endpoint and its key under the node's lease. Raises StoreError."""
         group, launch, keys = endpoint.group, endpoint.launch, self._keys

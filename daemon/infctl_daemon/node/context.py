@@ -5,9 +5,11 @@ Data and small questions only; every decision is elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -53,6 +55,13 @@ class Context:
     world: World = field(default_factory=World)
     ports: dict[str, int] = field(default_factory=dict)
     stalled: dict[str, bool] = field(default_factory=dict)
+    _writes: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def record_soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Write something down beside what goes on."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
 
     def hold(self) -> bool:
         """At least half of four or more groups look bad at once: it is the probe or the machine, not they (R6)."""

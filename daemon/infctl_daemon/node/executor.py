@@ -19,12 +19,15 @@ from infctl.store.records import EndpointRecord, FaultNotice, Secret
 from infctl.store.stamp import fault_id, now_ms, now_text
 from infctl_daemon.engine import roles
 from infctl_daemon.node import launch as launches
+from infctl_daemon.node.adopt import Lost, adopt
 from infctl_daemon.node.claims import Refused
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.hang import HangWatch
-from infctl_daemon.node.launch import Launch
+from infctl_daemon.node.launch import Launch, digest
+from infctl_daemon.proc import procfs
 from infctl_daemon.proc.pidfd import Watched
 from infctl_daemon.proc.state_file import GroupState
+from infctl_daemon.runtime import crash
 
 READY_POLL = 0.2
 STORE_DEADLINE = 15.0
@@ -132,8 +135,10 @@ class Executor:
             self._free(ev.ClaimRefused("", f"pool {known[0].pool} does not exist"))
             return
         state = context.state.read(self._group)
+        lease = context.lease()
+        crash.point("claim")
         async with asyncio.timeout(STORE_DEADLINE):
-            got = await context.claims.claim_launch(known[0], max(above, state.generation), context.lease())
+            got = await context.claims.claim_launch(known[0], max(above, state.generation), lease)
         if isinstance(got, Refused):
             self._free(ev.ClaimRefused("", got.why))
             return
@@ -144,15 +149,23 @@ class Executor:
             )
             context.log.error("the store is behind our own file", group=self._group, message=message)
             context.events.say("store.replaced", f"group/{self._group}", message=message)
+        crash.point("claimed")
         await asyncio.to_thread(
             context.state.write,
             GroupState(
-                group=self._group, generation=got.generation, launch=state.launch, port=state.port, count=state.count
+                group=self._group,
+                generation=got.generation,
+                launch=got.launch,
+                boot_id=procfs.boot_id(),
+                port=state.port,
+                count=state.count + 1,
+                stage="claimed",
+                lease=lease,
             ),
         )
         # what is wanted now, not when the claim began: the machine takes it for that too
         spec = context.world.specs.get(self._group, known)[0]
-        self.launch = Launch(got.launch, spec, context.world.pools.get(spec.pool, pool), got.generation)
+        self.launch = Launch(got.launch, spec, context.world.pools.get(spec.pool, pool), got.generation, lease)
         self._free(ev.LaunchClaimed(got.launch, got.generation))
 
     def _free(self, event: GroupEvent) -> None:
@@ -161,15 +174,21 @@ class Executor:
         self._post(event)
 
     async def _claim_generation(self, launch: str, above: int) -> None:
+        lease = self._context.lease()
         async with asyncio.timeout(STORE_DEADLINE):
-            got = await self._context.claims.claim_generation(self._group, launch, above, self._context.lease())
+            got = await self._context.claims.claim_generation(self._group, launch, above, lease)
         if isinstance(got, Refused):
             self._free(ev.ClaimRefused(launch, got.why))
             return
-        if self.launch and self.launch.name == launch:
-            self.launch.generation = got.generation
-            await launches.record(self._context, self.launch)
+        crash.point("generation")
+        await self._raised(launch, got.generation, lease)
         self._free(ev.GenerationClaimed(launch, got.generation))
+
+    async def _raised(self, launch: str, generation: int, lease: int) -> None:
+        """The store holds this generation of ours: so does the state file before anyone hears of it."""
+        if self.launch and self.launch.name == launch:
+            self.launch.generation, self.launch.lease = generation, lease
+            await launches.record(self._context, self.launch)
 
     def _current(self, name: str) -> Launch:
         if self.launch is None or self.launch.name != name:
@@ -183,10 +202,28 @@ class Executor:
         except StartFailed as error:
             self._post(ev.SpawnFailed(name, error.message))
             return
+        self._follow(launch)
+        self._post(ev.Spawned(name, pid))
+
+    def _follow(self, launch: Launch) -> None:
         assert launch.tree is not None
         self._aside(launch.tree.keep_scanning())
         self._aside(launch.tree.keep_asking())
-        self._post(ev.Spawned(name, pid))
+
+    async def remember(self) -> GroupEvent | None:
+        """What the state file says of the daemon's earlier life, before anything else happens to the group."""
+        state = self._context.state.read(self._group)
+        try:
+            launch = await adopt(self._context, self._group, self._exited)
+        except Lost as lost:
+            return ev.LaunchFound(state.launch, state.generation, lost.reason, lost.evidence)
+        if launch is None:
+            return None
+        self.launch = launch
+        self._follow(launch)
+        if launch.checked:
+            self._watch_progress(launch)
+        return ev.LaunchAdopted(launch.name, launch.generation, launch.checked, launch.lease, digest(launch.spec))
 
     def _exited(self, launch: Launch, one: Watched) -> None:
         """A pidfd became readable."""
@@ -243,9 +280,17 @@ class Executor:
         if wrong is not None:
             self._post(ev.CanaryFailed(name, wrong.why))
             return
-        self._hang = HangWatch(context, launch, lambda evidence: self._post(ev.HangConfirmed(name, evidence)))
-        self._aside(self._hang.run())
+        launch.checked = True
+        await launches.record(context, launch)
+        crash.point("checked")
+        self._watch_progress(launch)
         self._post(ev.CanaryPassed(name))
+
+    def _watch_progress(self, launch: Launch) -> None:
+        self._hang = HangWatch(
+            self._context, launch, lambda evidence: self._post(ev.HangConfirmed(launch.name, evidence))
+        )
+        self._aside(self._hang.run())
 
     def suspected(self, name: str) -> None:
         """A gateway wrote a suspicion about this launch."""
@@ -277,8 +322,16 @@ class Executor:
             published_at=now_text(),
         )
         secret = Secret(launch=name, api_key=launch.api_key)
+        lease, claims = self._context.lease(), self._context.claims
         async with asyncio.timeout(STORE_DEADLINE):
-            refused = await self._context.claims.publish(endpoint, secret, self._context.lease())
+            registered = await claims.recall(self._group, name)
+            if registered is not None and registered.generation > generation:
+                # taken by an earlier life that died before it could write it down
+                await self._raised(name, registered.generation, lease)
+                self._free(ev.GenerationClaimed(name, registered.generation))
+                return
+            refused = await claims.publish(endpoint, secret, lease)
+        crash.point("published")
         self._free(ev.ClaimRefused(name, refused.why) if refused else ev.EndpointPublished(name, generation))
 
     def _notice(self, launch: str, reason: str, evidence: str) -> FaultNotice:
@@ -302,6 +355,7 @@ class Executor:
     async def _write_fault(self, notice: FaultNotice) -> None:
         async with asyncio.timeout(STORE_DEADLINE):
             written = await self._context.claims.write_fault(notice)
+        crash.point("fault")
         self._context.log.info(
             "fault written" if written else "fault not needed: another launch is registered",
             group=self._group,

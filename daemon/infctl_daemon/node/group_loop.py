@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -35,6 +36,14 @@ def policy(spec: GroupSpec) -> RestartPolicy:
     )
 
 
+def recorded_policy(spec: dict[str, Any] | None) -> RestartPolicy:
+    """That of the specification in the state file."""
+    try:
+        return policy(msgspec.convert(spec, GroupSpec))
+    except msgspec.ValidationError:
+        return RestartPolicy()
+
+
 class GroupLoop:
     """Made when a specification names our node, or when the state file knows a launch of the group."""
 
@@ -50,9 +59,6 @@ class GroupLoop:
 
     def begin(self) -> None:
         self._context.recorder.initial("group", self.name, self.state)
-        leftover = self._context.state.read(self.name)
-        if leftover.launch and leftover.processes:
-            self.post(ev.LaunchFound(leftover.launch, leftover.generation))
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"group:{self.name}")
 
     def adopt_policy(self, restart: RestartPolicy) -> None:
@@ -66,12 +72,17 @@ class GroupLoop:
         self._queue.put_nowait(event)
 
     async def _run(self) -> None:
+        remembered = await self.executor.remember()
+        if remembered is not None:
+            self._take(remembered)
         while True:
-            event = await self._queue.get()
-            try:
-                self._step(event)
-            except Exception:
-                self._context.log.exception("a step failed", group=self.name, what=repr(event))
+            self._take(await self._queue.get())
+
+    def _take(self, event: GroupEvent) -> None:
+        try:
+            self._step(event)
+        except Exception:
+            self._context.log.exception("a step failed", group=self.name, what=repr(event))
 
     def _step(self, event: GroupEvent) -> None:
         now = time.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import secrets
 import signal
@@ -16,6 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from infctl.domain.errors import ConfigError, StartFailed
 from infctl.store.records import GroupSpec, PoolSpec
@@ -29,6 +32,7 @@ from infctl_daemon.proc import kill, ports, procfs, spawn
 from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.procfs import Ident
 from infctl_daemon.proc.state_file import GroupState, Process, write_durably
+from infctl_daemon.runtime import crash
 
 PORT_WAIT = 5.0  # after SIGKILL the kernel may hold a port for moments; longer means somebody else
 
@@ -46,6 +50,7 @@ class Launch:
     spec: GroupSpec
     pool: PoolSpec
     generation: int
+    lease: int = 0  # the node's, when the generation was taken
     api_key: str = field(default_factory=_new_key)
     model: Identity | None = None
     port: int = 0
@@ -55,6 +60,7 @@ class Launch:
     tree: Tree | None = None
     key_path: Path | None = None
     started: float = 0.0  # epoch seconds
+    checked: bool = False  # its canary has passed
     ending: bool = False
     starting: asyncio.Event = field(default_factory=asyncio.Event)  # set when the start is over, well or not
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -76,6 +82,15 @@ class Launch:
         return "" if code is None else spawn.exit_text(code)
 
 
+def digest(spec: GroupSpec) -> str:
+    """Names this version of a specification."""
+    return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
+
+
+def key_path(context: Context, launch: str) -> Path:
+    return context.run_dir / "keys" / f"{launch}.yaml"
+
+
 async def prepare(context: Context, launch: Launch) -> command_line.Command:
     """Everything that can be refused before a process exists. Raises StartFailed or ConfigError with the reason."""
     spec = launch.spec
@@ -89,7 +104,7 @@ async def prepare(context: Context, launch: Launch) -> command_line.Command:
     rendezvous = next(
         (p for i in range(40) if ports.is_free(p := command_line.rendezvous_port(launch.port, count + i))), 0
     )
-    launch.key_path = context.run_dir / "keys" / f"{launch.name}.yaml"
+    launch.key_path = key_path(context, launch.name)
     command = command_line.build(
         spec,
         served_model=launch.pool.model,
@@ -121,6 +136,11 @@ async def _port(context: Context, spec: GroupSpec) -> int:
     return port
 
 
+def tree_of(context: Context, launch: Launch, main: Ident, on_exit: Callable[[Watched], None]) -> Tree:
+    """The processes of the launch; each new one is put on record."""
+    return Tree(main, on_exit, lambda: context.record_soon(record(context, launch)), roles.serves)
+
+
 async def start(context: Context, launch: Launch, on_exit: Callable[[Watched], None]) -> int:
     """Start the processes; returns the main one's pid. Raises StartFailed, also when the launch was ended meanwhile."""
     try:
@@ -130,13 +150,16 @@ async def start(context: Context, launch: Launch, on_exit: Callable[[Watched], N
         env = spawn.scrubbed_env(os.environ, command.env)
         log = context.state_dir / "logs" / f"{launch.name}.log"
         launch.started = time.time()
+        crash.point("spawn")
         launch.child = spawn.start(command.argv, env, log)
+        crash.point("spawned")
         seen = procfs.stat(launch.child.pid)
         # our own child cannot be reaped by anyone else, so its entry is there even if it died at once
         main = seen.ident if seen else Ident(launch.child.pid, 0)
-        launch.tree = Tree(main, on_exit, on_change=lambda: _record_soon(context, launch), serves=roles.serves)
+        launch.tree = tree_of(context, launch, main, on_exit)
         launch.tree.add(main, procfs.title(main.pid) or command.argv[2])
         await record(context, launch)
+        crash.point("recorded")
         return main.pid
     except ConfigError as error:
         raise StartFailed(error.message) from None
@@ -146,30 +169,27 @@ async def start(context: Context, launch: Launch, on_exit: Callable[[Watched], N
         launch.starting.set()
 
 
-_pending: set[asyncio.Task[None]] = set()
-
-
-def _record_soon(context: Context, launch: Launch) -> None:
-    task = asyncio.get_running_loop().create_task(record(context, launch))
-    _pending.add(task)
-    task.add_done_callback(_pending.discard)
-
-
 async def record(context: Context, launch: Launch) -> None:
-    """Put the processes of the launch, main first, into the state file; none once it has ended."""
+    """Put the launch and its processes, main first, into the state file; no process and no stage once it has ended."""
     tree = launch.tree
     living = tree.living if tree else []
     main = [w for w in living if tree and w.ident == tree.main]
     rest = [w for w in living if tree and w.ident != tree.main]
-    old = context.state.read(launch.spec.name)
     state = GroupState(
         group=launch.spec.name,
         generation=launch.generation,
         launch=launch.name,
         boot_id=procfs.boot_id(),
         port=launch.port,
-        count=old.count + (old.launch != launch.name),
-        processes=[Process(w.ident.pid, w.ident.start, w.title) for w in (*main, *rest)],
+        count=context.state.read(launch.spec.name).count,
+        processes=[Process(w.ident.pid, w.ident.start, w.title, w.parent) for w in (*main, *rest)],
+        stage=("checked" if launch.checked else "started") if living else "",
+        lease=launch.lease,
+        started=launch.started,
+        spec=msgspec.to_builtins(launch.spec),
+        pool=msgspec.to_builtins(launch.pool),
+        model=msgspec.to_builtins(launch.model) if launch.model else None,
+        answer=list(launch.canary.expected) if launch.canary else [],
     )
     await asyncio.to_thread(context.state.write, state)
 
@@ -193,6 +213,7 @@ async def end(context: Context, launch: Launch, graceful: float = 0.0) -> None:
     """
     launch.ending = True
     tree = launch.tree
+    crash.point("kill")
     if tree is not None and not graceful:
         tree.signal_all()  # before the first await: this is the time that counts
     await launch.starting.wait()
@@ -208,6 +229,7 @@ async def end(context: Context, launch: Launch, graceful: float = 0.0) -> None:
         if launch.child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 launch.child.wait(0.5)
+        crash.point("killed")
         await record(context, launch)
         await asyncio.to_thread(_sweep, launch, tree)
         tree.close()
@@ -237,21 +259,24 @@ def _sweep(launch: Launch, tree: Tree) -> None:
 
 async def end_recorded(context: Context, group: str) -> None:
     """End what an earlier life of the daemon left running, and forget it."""
-    recorded = context.state.leftovers(group)
+    state = context.state.read(group)
+    recorded = [p.ident for p in context.state.leftovers(group)]
+    if state.launch:
+        # it may have died between the start of a process and the record of it
+        recorded += await asyncio.to_thread(procfs.marked, command_line.MARK, state.launch)
     began = time.monotonic()
     if recorded:
-        known = frozenset(p.ident for p in recorded)
-        while left := await asyncio.to_thread(kill.kill_recorded, recorded[0].ident, known):
+        known = frozenset(recorded)
+        while left := await asyncio.to_thread(kill.kill_recorded, recorded[0], known):
             known |= frozenset(left)
             await asyncio.sleep(0.05)
             if time.monotonic() - began > 10.0:
                 context.log.error("processes of an earlier launch do not die", group=group, left=len(left))
                 began = time.monotonic()
-    state = context.state.read(group)
     pids = frozenset(p.pid for p in recorded)
     await asyncio.to_thread(lambda: kill.remove_from_shm(kill.left_in_shm((), pids, 0.0)))
     if state.launch:
-        (context.run_dir / "keys" / f"{state.launch}.yaml").unlink(missing_ok=True)
+        key_path(context, state.launch).unlink(missing_ok=True)
     await asyncio.to_thread(
         context.state.write,
         GroupState(group=group, generation=state.generation, launch=state.launch, port=state.port, count=state.count),

@@ -1,7 +1,8 @@
 """`infctl-noded`: reads its settings, takes the lock on its state folder, runs the agent until it is told to stop.
 
-One daemon for a state folder: the lock is held as long as the process lives. The first SIGTERM or SIGINT stops the
-groups in order, the second one at once.
+One daemon for a state folder: the lock is held as long as the process lives. SIGTERM or SIGINT ends the daemon and
+leaves the engines running for the next one; with --stop-groups-on-exit the first signal stops them in order, the second
+one at once.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--node", help="this host's name in the cluster")
     parser.add_argument("--state-dir", type=Path, help="kept over restarts: generations, logs of engines")
     parser.add_argument("--run-dir", type=Path, help="not kept over a reboot: key files")
+    parser.add_argument(
+        "--stop-groups-on-exit",
+        action="store_true",
+        help="end the engines when the daemon ends; else they run on, and the next daemon takes them over",
+    )
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     return parser.parse_args(argv)
 
@@ -47,6 +53,7 @@ def settings(args: argparse.Namespace) -> Settings:
         state_dir=Path(args.state_dir or config.state_dir).absolute(),
         run_dir=Path(args.run_dir or config.run_dir).absolute(),
         limits=config.limits,
+        stop_groups=args.stop_groups_on_exit or config.stop_groups_on_exit,
     )
 
 
@@ -71,7 +78,7 @@ async def serve(chosen: Settings, notify: Notifier) -> None:
             logger.warning("told again: stopping at once")
             agent.hurry.set()
             return
-        logger.info("told to stop: stopping the groups")
+        logger.info("told to stop", groups="stopped" if chosen.stop_groups else "run on")
         notify.stopping(STOP_DEADLINE + 10.0)
         agent.stop.set()
 

@@ -110,6 +110,22 @@ def members(processes: list[Stat], main: Ident, known: frozenset[Ident] = frozen
     return [s for s in processes if s.ident in found]
 
 
+def marked(variable: str, value: str) -> list[Ident]:
+    """Processes that were started with `variable=value` in their environment and have not overwritten it since."""
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for name in os.listdir(_PROC):
+        if not name.isdigit():
+            continue
+        try:
+            words = (_PROC / name / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if wanted in words and (seen := stat(int(name))) is not None:
+            found.append(seen.ident)
+    return found
+
+
 def title(pid: int) -> str:
     """What the process calls itself: its command line, shortened; engines overwrite it with their role."""
     try:

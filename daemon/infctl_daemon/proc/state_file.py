@@ -1,4 +1,4 @@
-"""What the daemon must know after its own death: each group's highest generation and the processes of its launch.
+"""What the daemon must know after its own death: each group's highest generation, its launch and that one's processes.
 
 One file for a group, replaced whole (write, fsync, rename, fsync of the folder): a reader sees the old one or the new
 one. The generation in it never falls. Processes count only within the boot that started them.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,7 @@ class Process(msgspec.Struct, frozen=True):
     pid: int
     start: int
     title: str = ""
+    parent: str = ""
 
     @property
     def ident(self) -> Ident:
@@ -27,7 +29,12 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class GroupState(msgspec.Struct, frozen=True, kw_only=True):
-    """`processes[0]` is the main one; an empty list means that nothing runs."""
+    """`processes[0]` is the main one; an empty list means that nothing runs.
+
+    `stage` says how far the launch came: "claimed" (it may have been started, unseen), "started", "checked" (its
+    canary passed), or "" once it has ended. `lease` is the node's lease that its generation was taken under; `spec`,
+    `pool`, `model` and `answer` are what it was started with, so that it can be taken over while the store is away.
+    """
 
     v: int = 1
     group: str
@@ -37,6 +44,25 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     count: int = 0  # launches ever, for the rendezvous port
     processes: list[Process] = msgspec.field(default_factory=list)
+    stage: str = ""
+    lease: int = 0
+    started: float = 0.0  # epoch seconds
+    spec: dict[str, Any] | None = None
+    pool: dict[str, Any] | None = None
+    model: dict[str, Any] | None = None
+    answer: list[int] = msgspec.field(default_factory=list)
+
+    @property
+    def unfinished(self) -> bool:
+        """A launch was begun, and its end is not recorded."""
+        return bool(self.launch and (self.stage or self.processes))
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """`node.json`: the lease that the node holds, for the next life of its daemon."""
+
+    v: int = 1
+    lease: int = 0
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -65,6 +91,7 @@ class StateFile:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "groups"
+        self._node = folder / "node.json"
 
     def _path(self, group: str) -> Path:
         return self._folder / f"{check_name(group, 'group')}.json"
@@ -88,6 +115,17 @@ class StateFile:
         if known.generation > state.generation:
             state = msgspec.structs.replace(state, generation=known.generation)
         write_durably(self._path(state.group), msgspec.json.encode(state))
+
+    @property
+    def lease(self) -> int:
+        """The node's lease of an earlier life; 0 where none is known."""
+        try:
+            return msgspec.json.decode(self._node.read_bytes(), type=NodeState).lease
+        except (OSError, msgspec.MsgspecError):
+            return 0
+
+    def keep_lease(self, lease: int) -> None:
+        write_durably(self._node, msgspec.json.encode(NodeState(lease=lease)))
 
     def leftovers(self, group: str) -> tuple[Process, ...]:
         """Processes recorded by an earlier daemon in this boot, main first, dead or alive."""

@@ -120,7 +120,13 @@ class LocalCluster:
     def _spawn(self, endpoints: tuple[str, ...]) -> None:
         common = ["--endpoints", ",".join(endpoints), "--cluster", self.keys.cluster]
         if self.book.alive(NODED) is None:
-            argv = [*program("infctl-noded", "infctl_daemon.node.main"), *common, "--node", NODE]
+            argv = [
+                *program("infctl-noded", "infctl_daemon.node.main"),
+                *common,
+                "--node",
+                NODE,
+                "--stop-groups-on-exit",
+            ]
             argv += ["--state-dir", str(self.layout.node_state), "--run-dir", str(self.layout.node_run)]
             self.book.spawn(NODED, argv, self.layout.logs / f"{NODED}.log")
         if self.book.alive(GATEWAYD) is None:
