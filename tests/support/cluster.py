@@ -27,6 +27,8 @@ from infctl.store.codec import Record, decode
 from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, EventRecord, FaultNotice, GroupStatus, StreamRecord
 from infctl_daemon.engine.sim.model import write_model
+from infctl_daemon.proc import kill
+from infctl_daemon.proc.state_file import StateFile
 from tests.support.etcd import BINARIES, LiveCluster, LiveEtcd
 from tests.support.witness import until
 
@@ -184,6 +186,10 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(5)
+        state = StateFile(self.folder / "node")
+        for group in state.groups():
+            if processes := state.leftovers(group):
+                kill.kill_recorded(processes[0].ident, frozenset(p.ident for p in processes))
 
 
 @contextlib.asynccontextmanager
@@ -196,6 +202,7 @@ async def running(
     record: bool = False,
     gateway: Sequence[str] = (),
     etcd_members: int = 1,
+    stops_groups: bool = True,
     **spec: object,
 ) -> AsyncIterator[Cluster]:
     """A cluster with ready groups; `cluster.etcd` is a `LiveCluster` where there are three members; extra keywords go
@@ -203,6 +210,7 @@ async def running(
     kind: Any = LiveEtcd if etcd_members == 1 else LiveCluster
     etcd = await kind(BINARIES[0], folder / "etcd").start()
     cluster = Cluster(folder, etcd, record)
+    cluster.stops_groups = stops_groups
     try:
         cluster.start_daemon()
         await cluster.start_gateway(gateway)
