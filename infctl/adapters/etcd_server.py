@@ -192,7 +192,7 @@ class EmbeddedEtcd:
             _log.warning("%s", warning)
             _warned.add(warning)
         client_port = self._client_port or free_port(kept.get("client_port"))
-        peer_port = self._peer_port or free_port(kept.get("peer_port"))
+        peer_port = self._peer_port or free_port(kept.get("peer_port"), other_than=(client_port,))
         # before it can touch the data: a newer minor may change the files and die before it is ready
         self._write("etcd.json", {"version": binary.version_text, "client_port": client_port, "peer_port": peer_port})
         argv = command(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from infctl.adapters.free_port import free_port
+from infctl.adapters.free_port import free_ports
 from tests.conformance.engines import Engine, children, environment
 
 BODY = {"text": "the worker sends", "stream": True}
@@ -33,7 +33,7 @@ Start = Callable[..., Sim]
 
 
 def launch(model: Path, folder: Path, *flags: str) -> Sim:
-    port, admin = free_port(), free_port()
+    port, admin = free_ports(2)
     log = folder / f"{port}.log"
     words = ["--model-path", str(model), "--port", str(port), "--sim-admin-port", str(admin)]
     words += ["--sim-decode-seconds", "0.01", "--sim-load-seconds", "0.05", *flags]
