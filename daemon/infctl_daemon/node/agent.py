@@ -34,6 +34,7 @@ from infctl_daemon.node.leases import SpareLease
 from infctl_daemon.node.membership import Membership
 from infctl_daemon.node.observer import Observer
 from infctl_daemon.node.status import StatusWriter
+from infctl_daemon.node.unsupported import unsupported
 from infctl_daemon.proc.state_file import StateFile
 from infctl_daemon.runtime.etcd_options import EtcdAt
 from infctl_daemon.runtime.log import Logger
@@ -204,6 +205,9 @@ class Agent:
         loop.adopt_policy(policy(spec))
         if spec.pool not in self._context.world.pools:
             loop.publish_status(f"waits for pool {spec.pool}, which does not exist")
+            return
+        if why := unsupported(spec):
+            loop.publish_status(why)
             return
         loop.post(ev.SpecApplied(hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]))
 

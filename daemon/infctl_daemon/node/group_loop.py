@@ -32,6 +32,7 @@ def policy(spec: GroupSpec) -> RestartPolicy:
         interval=r.interval,
         load_deadline=r.load_deadline,
         canary_deadline=r.canary_deadline,
+        kill_deadline=spec.drain.kill_grace,
     )
 
 

@@ -25,6 +25,7 @@ from infctl_daemon.engine.canary import Canary
 from infctl_daemon.engine.identity import Identity
 from infctl_daemon.engine.probe import Engine
 from infctl_daemon.node.context import Context
+from infctl_daemon.node.unsupported import unsupported
 from infctl_daemon.proc import kill, ports, procfs, spawn
 from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.procfs import Ident
@@ -79,6 +80,8 @@ class Launch:
 async def prepare(context: Context, launch: Launch) -> command_line.Command:
     """Everything that can be refused before a process exists. Raises StartFailed or ConfigError with the reason."""
     spec = launch.spec
+    if why := unsupported(spec):
+        raise StartFailed(why)
     if spec.python and not os.access(spec.python, os.X_OK):
         raise StartFailed(f"interpreter {spec.python} does not exist or cannot be run")
     launch.model = await asyncio.to_thread(
@@ -89,6 +92,8 @@ async def prepare(context: Context, launch: Launch) -> command_line.Command:
     rendezvous = next(
         (p for i in range(40) if ports.is_free(p := command_line.rendezvous_port(launch.port, count + i))), 0
     )
+    if not rendezvous:
+        raise StartFailed(f"no free rendezvous port above {launch.port}", reason="PortTaken")
     launch.key_path = context.run_dir / "keys" / f"{launch.name}.yaml"
     command = command_line.build(
         spec,
