@@ -204,11 +204,12 @@ class Agent:
         loop = self._loop(spec.name, policy(spec))
         loop.adopt_policy(policy(spec))
         if spec.pool not in self._context.world.pools:
-            loop.publish_status(f"waits for pool {spec.pool}, which does not exist")
+            loop.hold(f"waits for pool {spec.pool}, which does not exist")
             return
         if why := unsupported(spec):
-            loop.publish_status(why)
+            loop.hold(why)
             return
+        loop.held = ""
         loop.post(ev.SpecApplied(hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]))
 
     def _suspicion(self, group: str, launch: str, gateway: str, value: bytes | None) -> None:

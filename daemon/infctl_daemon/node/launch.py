@@ -106,7 +106,9 @@ async def prepare(context: Context, launch: Launch) -> command_line.Command:
     )
     await asyncio.to_thread(write_durably, launch.key_path, command_line.key_file(launch.api_key))
     launch.engine = Engine(context.http, launch.url, launch.api_key)
-    launch.canary = Canary(launch.engine, launch.model, launch.pool, context.node)
+    launch.canary = Canary(
+        launch.engine, launch.model, launch.pool, context.node, group=spec.name, say=context.events.say
+    )
     return command
 
 
