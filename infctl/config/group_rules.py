@@ -107,6 +107,10 @@ def _ranks(given: Given) -> Iterator[Finding]:
     if tp and ep and tp % ep:
         yield ("expertParallel",), f"expertParallel ({ep}) must divide tensorParallel ({tp})", ""
     hosts, dp = len(given.hosts()), given.size("dataParallel")
+    for key in ("maxRunning", "maxQueued"):
+        cap = given.number(key)
+        if cap is not None and dp and cap % dp:
+            yield (key,), f"{key} ({cap:g}) must be a multiple of dataParallel ({dp})", "each replica gets its share"
     if hosts > 1 and dp and dp > 1:
         yield (
             ("dataParallel",),

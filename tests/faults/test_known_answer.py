@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from infctl.store.codec import decode
 from infctl.store.records import EventRecord, GroupSpec, Host, KnownAnswer, Secret
+from infctl_daemon.proc import ports
 from tests.support.noded import Cluster, node_cluster, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
@@ -116,6 +118,17 @@ async def test_each_launch_meets_at_another_port_that_was_free(cluster: Cluster)
     key = decode(Secret, kv.value).api_key
     main = Path(f"/proc/{cluster.noded.pid('a', 'main')}")
     assert key.encode() not in (main / "cmdline").read_bytes() + (main / "environ").read_bytes()
+
+
+async def test_a_rendezvous_port_that_is_taken_is_passed_over(cluster: Cluster) -> None:
+    base = ports.choose(str(cluster.noded.folder), ())
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", base + 260))
+        taken.listen(1)
+        await cluster.apply(cluster.spec(tp=2, port=base))
+        found = await cluster.ready(seconds=LONG)
+        assert found.url.endswith(f":{base}")
+        assert nccl_port(cluster) == base + 261
 
 
 def nccl_port(cluster: Cluster) -> int:

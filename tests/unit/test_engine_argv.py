@@ -84,6 +84,12 @@ def test_replicas_choose_their_own_rendezvous_ports_since_the_engine_binds_a_giv
     assert "--nccl-port" not in command.argv
 
 
+def test_the_caps_of_a_group_are_shared_out_to_its_replicas_which_have_their_own() -> None:
+    command = build(spec(dp=4))
+    assert value(command, "--max-running-requests") == "2"
+    assert value(command, "--max-queued-requests") == "4"
+
+
 def test_each_host_is_told_its_rank_and_where_the_ranks_of_this_launch_meet() -> None:
     one = spec(tp=4, hosts=[Host(node="n1", gpus=["0", "1"]), Host(node="n2", gpus=["2", "3"])])
     for rank, gpus in enumerate(("0,1", "2,3")):

@@ -117,6 +117,8 @@ spec:
         ({"node": None, "hosts": []}, "spec.node: required, but missing (or hosts, a list of nodes with their GPUs)"),
         ({"hosts": [{"node": "n1", "gpus": [0]}], "node": None, "tensorParallel": 2},
          "spec.hosts[0].gpus: 1 GPUs for 2 ranks (one GPU for each rank)"),
+        ({"dataParallel": 2, "maxRunning": 5},
+         "spec.maxRunning: maxRunning (5) must be a multiple of dataParallel (2) (each replica gets its share)"),
         ({"engine": "sim", "role": "decode"}, "spec.role: the simulated engine is unified only"),
         ({"engine": "sim", "dataParallel": 2}, "spec.dataParallel: the simulated engine has one replica only"),
         ({"drain": {"deadlineSeconds": 20}},

@@ -70,9 +70,10 @@ def _parallel(spec: GroupSpec, rendezvous: int, host: int, leader: str) -> list[
 
 
 def _caps(spec: GroupSpec, rendezvous: int) -> list[str]:
-    words = ["--max-running-requests", str(spec.max_running)]
+    """The caps of the group: each replica has its own, so each gets its share (SGLang 0.5.23)."""
+    words = ["--max-running-requests", str(max(1, spec.max_running // spec.dp))]
     if spec.role == Role.UNIFIED:
-        return [*words, "--max-queued-requests", str(spec.max_queued)]
+        return [*words, "--max-queued-requests", str(spec.max_queued // spec.dp)]
     # the cap on the queue is ignored in these modes (SGLang 0.5.23), so it is not pretended
     words += ["--disaggregation-mode", spec.role]
     if spec.role == Role.PREFILL:
