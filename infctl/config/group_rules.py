@@ -51,9 +51,9 @@ class Given:
         return [v for v in value if isinstance(v, str)] if isinstance(value, list) else []
 
     def hosts(self) -> list[tuple[Any, list[str]]]:
-        """(node, GPUs) of each host that can be read."""
+        """(node, GPUs) of each host; None and nothing where they cannot be read."""
         value = self("hosts")
-        hosts = [h for h in value if isinstance(h, dict)] if isinstance(value, list) else []
+        hosts = [h if isinstance(h, dict) else {} for h in value] if isinstance(value, list) else []
         return [(h.get("node"), [str(g) for g in h["gpus"]] if isinstance(h.get("gpus"), list) else []) for h in hosts]
 
 
@@ -81,7 +81,7 @@ def _where(given: Given) -> Iterator[Finding]:
         yield ("node",), "required, but missing", "or hosts, a list of nodes with their GPUs"
     names = [node for node, _ in given.hosts()]
     for i, name in enumerate(names):
-        if name in names[:i]:
+        if isinstance(name, str) and name in names[:i]:
             yield ("hosts", i, "node"), f"node {name} is given twice", "one entry for each host, with all its GPUs"
 
 
@@ -141,8 +141,7 @@ def _gpus(given: Given) -> Iterator[Finding]:
         if len({is_index(gpu) for gpu in gpus}) > 1:
             yield key, "indexes and UUIDs are mixed", "UUIDs stay when a GPU falls out and the others move up"
         if ranks and ranks % len(hosts) == 0 and len(gpus) != ranks // len(hosts):
-            here = ranks // len(hosts)
-            yield key, f"{len(gpus)} GPUs for {here} {'rank' if here == 1 else 'ranks'}", "one GPU for each rank"
+            yield key, f"GPUs: {len(gpus)}, ranks here: {ranks // len(hosts)}", "one GPU for each rank"
 
 
 def _restart(given: Given) -> Iterator[Finding]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
 import yaml
+from hypothesis import given
 
 from infctl.client.diff import canonical, changes, unified
 from infctl.client.specs import to_specs
+from infctl.config.group import GroupPart
 from infctl.config.load import load_documents, read_documents
 from infctl.domain.errors import ConfigError
 from infctl.store.records import GroupSpec, Host, PoolSpec
@@ -116,7 +119,7 @@ spec:
         ({"node": None}, "spec.node: required, but missing (or hosts, a list of nodes with their GPUs)"),
         ({"node": None, "hosts": []}, "spec.node: required, but missing (or hosts, a list of nodes with their GPUs)"),
         ({"hosts": [{"node": "n1", "gpus": [0]}], "node": None, "tensorParallel": 2},
-         "spec.hosts[0].gpus: 1 GPUs for 2 ranks (one GPU for each rank)"),
+         "spec.hosts[0].gpus: GPUs: 1, ranks here: 2 (one GPU for each rank)"),
         ({"dataParallel": 2, "maxRunning": 5},
          "spec.maxRunning: maxRunning (5) must be a multiple of dataParallel (2) (each replica gets its share)"),
         ({"engine": "sim", "role": "decode"}, "spec.role: the simulated engine is unified only"),
@@ -239,3 +242,25 @@ def test_a_host_that_is_pinned_is_a_change_of_hosts_and_no_move() -> None:
         ("hosts", None, "next-launch"),
         ("node", "n", "next-launch"),
     ]
+
+
+KEYS = [info.alias or name for name, info in GroupPart.model_fields.items()] + ["budgets", "canary", "model"]
+PLAIN = st.none() | st.booleans() | st.integers(-5, 1000) | st.floats(allow_nan=False) | st.sampled_from(
+    ["", "n", "GPU-1", "--tp", "sim", "prefill", "HF_TOKEN", "answer", "node", "gpus", "killGraceSeconds"]
+)  # fmt: skip
+ANY = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+    st.sampled_from(["node", "gpus", "answer", "tokens", "maxDelaySeconds", "deadlineSeconds", "A"]), inner, max_size=3
+), max_leaves=8)  # fmt: skip
+
+
+@given(kind=st.sampled_from(["Group", "Pool"]), spec=st.dictionaries(st.sampled_from(KEYS), ANY, max_size=12) | ANY)
+def test_whatever_is_written_is_refused_or_survives_its_canonical_form(kind: str, spec: Any) -> None:
+    base = GROUP if kind == "Group" else {"model": "m"}
+    full = {**base, **spec} if isinstance(spec, dict) else spec
+    body = {"apiVersion": "infctl/v1", "kind": kind, "metadata": {"name": "a"}, "spec": full}
+    try:
+        (made,) = read(yaml.safe_dump(body))
+    except ConfigError as error:
+        assert "spec" in error.message
+        return
+    assert read(yaml.safe_dump(canonical(made))) == [made]
