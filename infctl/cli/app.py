@@ -45,6 +45,7 @@ def build() -> Tree:
             },
             "Change": {
                 "apply": _in("apply", "Make pools and groups as YAML files say."),
+                "diff": _in("diff", "Show what applying YAML files would change."),
             },
             "Try": {
                 "dev": _in("dev", "Run a cluster on this machine."),

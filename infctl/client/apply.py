@@ -1,4 +1,4 @@
-"""`infctl apply`: the only writer of pool and group specs.
+"""`infctl apply`: the only writer of pool and group specs; `infctl diff` is the same up to the writing.
 
 Kept true: everything is read and checked before the first write; each write compares the revision it was decided on;
 fields that this version does not know survive; a second apply of the same file changes nothing.
@@ -9,28 +9,21 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-import msgspec
-
+from infctl.client.diff import Change, changes, unified
+from infctl.client.specs import Spec, address
 from infctl.domain.errors import Conflict, NotFound, StoreError
-from infctl.ports.store import Compare, Put, Store
+from infctl.ports.store import Compare, KeyValue, Put, Store
 from infctl.store.codec import Stored, decode_stored, encode
 from infctl.store.keys import Keys
-from infctl.store.records import EventRecord, GroupSpec, PoolSpec, Restart
+from infctl.store.records import EventRecord, GroupSpec, PoolSpec
 from infctl.store.stamp import event_id, now_text
-
-if TYPE_CHECKING:
-    from infctl.config.documents import GroupDocument, PoolDocument
-    from infctl.config.load import Located
 
 _TRIES = 4
 _EVENT_TTL = 3600.0
-
-Spec = PoolSpec | GroupSpec
 
 
 class Outcome(StrEnum):
@@ -41,66 +34,12 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of one document; `changed` names the fields that differ."""
+    """What became, or would become, of one document. `lines`: the unified diff of its canonical form."""
 
     address: str
     outcome: Outcome
-    changed: tuple[str, ...] = ()
-
-
-def pool_spec(document: PoolDocument) -> PoolSpec:
-    spec = document.spec
-    return PoolSpec(
-        name=document.metadata.name,
-        model=spec.model,
-        min_ready=spec.min_ready,
-        canary_prompt=spec.canary.prompt,
-        canary_tokens=spec.canary.tokens,
-    )
-
-
-def group_spec(document: GroupDocument) -> GroupSpec:
-    spec = document.spec
-    restart = spec.restart
-    return GroupSpec(
-        name=document.metadata.name,
-        pool=spec.pool,
-        node=spec.node,
-        engine=spec.engine,
-        python=spec.python,
-        model_path=spec.model_path,
-        tokenizer=spec.tokenizer,
-        revision=spec.revision,
-        tp=spec.tensor_parallel,
-        max_running=spec.max_running,
-        max_queued=spec.max_queued,
-        context_length=spec.context_length,
-        deterministic=spec.deterministic,
-        port=spec.port,
-        engine_args=list(spec.engine_args),
-        env=dict(spec.env),
-        restart=Restart(
-            first_delay=restart.first_delay_seconds,
-            max_delay=restart.max_delay_seconds,
-            attempts=restart.attempts,
-            interval=restart.interval_seconds,
-            load_deadline=restart.load_deadline_seconds,
-            canary_deadline=restart.canary_deadline_seconds,
-        ),
-    )
-
-
-def to_specs(documents: Iterable[Located]) -> list[Spec]:
-    """Stored specs from checked documents, pools first: a group is never there before its pool."""
-    specs: list[Spec] = []
-    for located in documents:
-        document = located.document
-        specs.append(pool_spec(document) if document.kind == "Pool" else group_spec(document))
-    return sorted(specs, key=lambda s: isinstance(s, GroupSpec))
-
-
-def address(spec: Spec) -> str:
-    return f"{'pool' if isinstance(spec, PoolSpec) else 'group'}/{spec.name}"
+    changes: tuple[Change, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 def actor() -> str:
@@ -135,40 +74,44 @@ async def _check_pools(store: Store, keys: Keys, specs: Sequence[Spec]) -> None:
 
 
 async def _apply(store: Store, keys: Keys, spec: Spec, dry_run: bool) -> Applied:
-    kind = type(spec)
     key = keys.pool_spec(spec.name) if isinstance(spec, PoolSpec) else keys.group_spec(spec.name)
     for _ in range(_TRIES):
         have = await store.get(key)
-        stored: Stored[Spec] | None = decode_stored(kind, have.value, have.mod_revision) if have else None
-        if stored is not None and stored.record == spec:
-            return Applied(address(spec), Outcome.UNCHANGED)
-        changed = _changed(stored.record, spec) if stored is not None else ()
-        outcome = Outcome.CONFIGURED if stored is not None else Outcome.CREATED
-        if dry_run:
-            return Applied(address(spec), outcome, changed)
+        stored = _stored(spec, have)
+        applied = _outcome(spec, stored)
+        if dry_run or applied.outcome is Outcome.UNCHANGED:
+            return applied
         value = stored.encode(spec) if stored is not None else encode(spec)
         compare = Compare.unchanged(key, have.mod_revision if have else 0)
         done = await store.txn([compare], [Put(key, value)])
         if done.succeeded:
-            await _announce(store, keys, spec, outcome, changed)
-            return Applied(address(spec), outcome, changed)
+            await _announce(store, keys, applied)
+            return applied
     raise Conflict(f"{address(spec)} is being changed by somebody else", hint="run the command again")
 
 
-def _changed(old: Spec, new: Spec) -> tuple[str, ...]:
-    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
-    return tuple(k for k in after if before.get(k) != after[k])
+def _stored(spec: Spec, have: KeyValue | None) -> Stored[Spec] | None:
+    return decode_stored(type(spec), have.value, have.mod_revision) if have else None
 
 
-async def _announce(store: Store, keys: Keys, spec: Spec, outcome: Outcome, changed: tuple[str, ...]) -> None:
+def _outcome(spec: Spec, stored: Stored[Spec] | None) -> Applied:
+    before = stored.record if stored is not None else None
+    if before == spec:
+        return Applied(address(spec), Outcome.UNCHANGED)
+    outcome = Outcome.CONFIGURED if before is not None else Outcome.CREATED
+    return Applied(address(spec), outcome, changes(before, spec), tuple(unified(before, spec)))
+
+
+async def _announce(store: Store, keys: Keys, applied: Applied) -> None:
     """The event is for people: when it cannot be written, what was applied stands all the same."""
+    changed = ", ".join(change.field for change in applied.changes)
     record = EventRecord(
         at=now_text(),
-        kind=f"spec.{outcome}",
-        subject=address(spec),
+        kind=f"spec.{applied.outcome}",
+        subject=applied.address,
         actor=actor(),
         reason="Applied",
-        message=f"changed: {', '.join(changed)}" if changed else "",
+        message=f"changed: {changed}" if changed else "",
     )
     try:
         lease = await store.grant(_EVENT_TTL)

@@ -6,7 +6,7 @@ An unknown key names the nearest known one. Names of keys are the ones in the fi
 from __future__ import annotations
 
 import difflib
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -73,8 +73,11 @@ def known_keys(model: type[BaseModel], path: Path_) -> list[str]:
     """The keys that are legal at `path` below `model`, as they are written in a file."""
     here: type[BaseModel] = model
     for part in path:
+        if isinstance(part, int):
+            continue
         for name, info in here.model_fields.items():
             inner = info.annotation
+            inner = next(iter(get_args(inner)), inner) if get_origin(inner) is list else inner
             if (info.alias or name) == part and isinstance(inner, type) and issubclass(inner, BaseModel):
                 here = inner
                 break

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from infctl.config.check import check, nearest
-from infctl.config.documents import DOCUMENTS, GroupDocument, PoolDocument
+from infctl.config.documents import DOCUMENTS, RULES, GroupDocument, PoolDocument, Read, notes, problems_between
 from infctl.config.gateway import GatewayConfig
 from infctl.config.limits import LimitsPart, timer_problems
 from infctl.config.node import NodeConfig
@@ -63,7 +63,12 @@ def _timers(document: Document) -> list[Problem]:
 
 def load_documents(sources: Iterable[tuple[str, str]]) -> list[Located]:
     """Pools and groups from (file, text) pairs. Raises ConfigError with every problem of every file."""
-    found: list[Located] = []
+    return read_documents(sources)[0]
+
+
+def read_documents(sources: Iterable[tuple[str, str]]) -> tuple[list[Located], list[Problem]]:
+    """The same, together with the notes on what was read."""
+    found: list[Read] = []
     problems: list[Problem] = []
     seen: dict[tuple[str, str], str] = {}
     for file, text in sources:
@@ -85,16 +90,18 @@ def load_documents(sources: Iterable[tuple[str, str]]) -> list[Located]:
                 )
                 continue
             seen[key] = place
-            found.append(Located(made, file, document.line))
-    fail(problems)
-    return found
+            found.append(Read(made, document))
+    fail([*problems, *problems_between(found)])
+    return [Located(one.document, one.source.file, one.source.line) for one in found], notes(found)
 
 
 def _document(document: Document) -> tuple[PoolDocument | GroupDocument | None, list[Problem]]:
     data = document.data
     kind = data.get("kind") if isinstance(data, dict) else None
     if isinstance(kind, str) and kind in DOCUMENTS:
-        return check(DOCUMENTS[kind], document)
+        made, problems = check(DOCUMENTS[kind], document)
+        problems += RULES[kind](document)
+        return (None if problems else made), problems
     if not isinstance(data, dict):
         return None, [document.problem((), "expected a mapping with apiVersion, kind, metadata and spec")]
     if kind is None:

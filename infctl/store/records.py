@@ -44,21 +44,45 @@ class NodeSpec(Record, frozen=True, kw_only=True):
 
 
 class PoolSpec(Record, frozen=True, kw_only=True):
-    """`pools/<p>/spec`: `model` is the name clients ask for."""
+    """`pools/<p>/spec`: `model` is the name clients ask for.
+
+    `disruptions`: how many of its groups may be down on purpose at once. `recovery_tokens`: how many tokens may be
+    prefilled again after faults at once (R8); 0: as many as its largest group holds. `canary_answer` is the
+    operator's own word on the answer, of the revision `canary_revision` alone where that is not empty.
+    """
 
     name: str
     model: str
     min_ready: int = 1
+    disruptions: int = 1
+    recovery_tokens: int = 0
     canary_prompt: str = "The quick brown fox jumps over"
     canary_tokens: int = 8
+    canary_answer: list[int] = msgspec.field(default_factory=list)
+    canary_revision: str = ""
+
+
+class Voice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one group answered last."""
+
+    group: str
+    output_ids: list[int]
+    at: str = ""
 
 
 class KnownAnswer(Record, frozen=True, kw_only=True):
-    """`pools/<p>/answer`: what the canary must give, for one model revision."""
+    """`pools/<p>/answer`: what the canary must give, for one model revision and prompt.
+
+    `output_ids` is provisional until two groups or the operator have said it. `voices` gave it, `refused` gave others.
+    """
 
     revision: str
     input_ids: list[int]
     output_ids: list[int]
+    confirmed: bool = False
+    by_operator: bool = False
+    voices: list[Voice] = msgspec.field(default_factory=list)
+    refused: list[Voice] = msgspec.field(default_factory=list)
     recorded_by: str = ""
     recorded_at: str = ""
 
@@ -72,18 +96,48 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     canary_deadline: float = 60.0
 
 
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """Instants of a drain from its start: hand over from `hand_over`, SIGTERM at `sigterm`, SIGKILL at `deadline`.
+
+    `kill_grace` is the time between the two signals, also where a group is stopped without a drain.
+    """
+
+    hand_over: float = 120.0
+    deadline: float = 900.0
+    kill_grace: float = 30.0
+
+    @property
+    def sigterm(self) -> float:
+        return self.deadline - self.kill_grace
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """One host's part of a group: its GPUs by UUID or by index, in the order of its ranks; none named: not pinned."""
+
+    node: str
+    gpus: list[str] = msgspec.field(default_factory=list)
+
+
 class GroupSpec(Record, frozen=True, kw_only=True):
-    """`groups/<g>/spec`: one worker group. `engine` is "sglang" or "sim"; `python` the interpreter that has it."""
+    """`groups/<g>/spec`: one worker group. `engine` is "sglang" or "sim"; `python` the interpreter that has it.
+
+    `node` is the owner, the host of node-rank 0. `hosts` is empty for one host whose GPUs are not named.
+    """
 
     name: str
     pool: str
     node: str
+    hosts: list[Host] = msgspec.field(default_factory=list)
+    role: str = "unified"
     engine: str = "sglang"
     python: str = ""
     model_path: str
     tokenizer: str = ""
     revision: str = ""
     tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
     max_running: int
     max_queued: int
     context_length: int = 0
@@ -92,6 +146,17 @@ class GroupSpec(Record, frozen=True, kw_only=True):
     engine_args: list[str] = msgspec.field(default_factory=list)
     env: dict[str, str] = msgspec.field(default_factory=dict)
     restart: Restart = msgspec.field(default_factory=Restart)
+    drain: Drain = msgspec.field(default_factory=Drain)
+
+    @property
+    def ranks(self) -> int:
+        """Scheduler processes of the whole group, one for each GPU. Expert parallelism adds none."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def placement(self) -> tuple[Host, ...]:
+        """Every host, the owner first."""
+        return tuple(self.hosts) or (Host(node=self.node),)
 
 
 class Generation(Record, frozen=True, kw_only=True):

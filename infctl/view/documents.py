@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from infctl.store.records import GroupSpec
 from infctl.view import models as m
 from infctl.view.kinds import Kind
 from infctl.view.snapshot import Snapshot
+from infctl.view.specs import group_spec, pool_spec
 
 Doc = dict[str, Any]
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def _node(s: Snapshot, name: str) -> m.NodeView:
             version=lease.version if lease else None,
             cpus=_or_null(status.cpus) if status else None,
             memory_bytes=_or_null(status.memory_bytes) if status else None,
-            groups=sorted(g.name for g in s.groups.values() if g.node == name),
+            groups=sorted(g.name for g in s.groups.values() if any(h.node == name for h in g.placement)),
             conditions=status.conditions if status else None,
             updated_at=_or_null(status.updated_at) if status else None,
         ),
@@ -82,11 +82,7 @@ def _pools(s: Snapshot) -> list[m.PoolView]:
             m.PoolView(
                 api_version=m.API_VERSION,
                 metadata=_meta(name),
-                spec=m.PoolSpecView(
-                    model=pool.model,
-                    min_ready=pool.min_ready,
-                    canary=m.CanaryView(prompt=pool.canary_prompt, tokens=pool.canary_tokens),
-                ),
+                spec=pool_spec(pool),
                 status=m.PoolStatusView(
                     phase="Ready" if enough and ready else ("Degraded" if ready else "NotReady"),
                     groups=sum(g.pool == name for g in s.groups.values()),
@@ -110,7 +106,7 @@ def _group(s: Snapshot, name: str) -> m.GroupView:
     return m.GroupView(
         api_version=m.API_VERSION,
         metadata=_meta(name, generation.at if generation else None),
-        spec=_group_spec(spec) if spec else None,
+        spec=group_spec(spec) if spec else None,
         status=m.GroupStatusView(
             phase=status.phase.capitalize() if status else None,
             reason=_or_null(status.reason) if status else None,
@@ -128,35 +124,6 @@ def _group(s: Snapshot, name: str) -> m.GroupView:
             if faults
             else None,
             updated_at=_or_null(status.updated_at) if status else None,
-        ),
-    )
-
-
-def _group_spec(spec: GroupSpec) -> m.GroupSpecView:
-    restart = spec.restart
-    return m.GroupSpecView(
-        pool=spec.pool,
-        node=spec.node,
-        engine=spec.engine,
-        python=spec.python,
-        model_path=spec.model_path,
-        tokenizer=spec.tokenizer,
-        revision=spec.revision,
-        tensor_parallel=spec.tp,
-        max_running=spec.max_running,
-        max_queued=spec.max_queued,
-        context_length=spec.context_length,
-        deterministic=spec.deterministic,
-        port=spec.port,
-        engine_args=list(spec.engine_args),
-        env=dict(spec.env),
-        restart=m.RestartView(
-            first_delay_seconds=restart.first_delay,
-            max_delay_seconds=restart.max_delay,
-            attempts=restart.attempts,
-            interval_seconds=restart.interval,
-            load_deadline_seconds=restart.load_deadline,
-            canary_deadline_seconds=restart.canary_deadline,
         ),
     )
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
 from infctl.view.kinds import Kind
+from infctl.view.part import View
+from infctl.view.specs import GroupSpecView, PoolSpecView
 
 ApiVersion: TypeAlias = Literal["infctl/v1"]
 API_VERSION: ApiVersion = "infctl/v1"
-
-
-class View(msgspec.Struct, frozen=True, rename="camel"):
-    """Base of every part of a document."""
 
 
 class Metadata(View, frozen=True, kw_only=True):
@@ -65,21 +61,6 @@ class NodeView(View, frozen=True, kw_only=True, tag_field="kind", tag="Node"):
     status: NodeStatusView
 
 
-class CanaryView(View, frozen=True, kw_only=True):
-    """The request that every launch must answer as the pool knows it."""
-
-    prompt: str
-    tokens: int
-
-
-class PoolSpecView(View, frozen=True, kw_only=True):
-    """`model` is the name clients ask for."""
-
-    model: str
-    min_ready: int
-    canary: CanaryView
-
-
 class PoolStatusView(View, frozen=True, kw_only=True):
     """`phase`: Ready, Degraded (some ready, fewer than minReady) or NotReady. `revisions` are those served now."""
 
@@ -96,38 +77,6 @@ class PoolView(View, frozen=True, kw_only=True, tag_field="kind", tag="Pool"):
     metadata: Metadata
     spec: PoolSpecView
     status: PoolStatusView
-
-
-class RestartView(View, frozen=True, kw_only=True):
-    """How often and how soon a group is started again."""
-
-    first_delay_seconds: float
-    max_delay_seconds: float
-    attempts: int
-    interval_seconds: float
-    load_deadline_seconds: float
-    canary_deadline_seconds: float
-
-
-class GroupSpecView(View, frozen=True, kw_only=True):
-    """One worker group as it was applied."""
-
-    pool: str
-    node: str
-    engine: str
-    python: str
-    model_path: str
-    tokenizer: str
-    revision: str
-    tensor_parallel: int
-    max_running: int
-    max_queued: int
-    context_length: int
-    deterministic: bool
-    port: int
-    engine_args: list[str]
-    env: dict[str, str]
-    restart: RestartView
 
 
 class FaultView(View, frozen=True, kw_only=True):
@@ -286,6 +235,24 @@ class VersionView(View, frozen=True, kw_only=True, tag_field="kind", tag="Versio
     version: str
     python: str
     platform: str
+
+
+class ChangeView(View, frozen=True, kw_only=True):
+    """One field that differs; null where it is not there. `takesEffect`: now, next-launch or moves-the-group."""
+
+    field: str
+    before: Any
+    after: Any
+    takes_effect: str
+
+
+class DiffView(View, frozen=True, kw_only=True, tag_field="kind", tag="Diff"):
+    """What applying a document would do. `outcome`: created, configured or unchanged."""
+
+    api_version: ApiVersion
+    address: str
+    outcome: str
+    changes: list[ChangeView]
 
 
 class EtcdTlsView(View, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import msgspec
 
 from infctl.view import models
 from infctl.view.kinds import Kind
+from infctl.view.part import View
 
 FOLDER = Path(__file__).parent / "schemas"
 _REF = "#/$defs/"
@@ -34,7 +35,7 @@ def _list(title: str, item: Any) -> type[msgspec.Struct]:
     ]
     names = {"__doc__": "A list document; one object is a list, too."}
     made: type[msgspec.Struct] = msgspec.defstruct(
-        title, fields, bases=(models.View,), namespace=names, tag_field="kind", tag=title
+        title, fields, bases=(View,), namespace=names, tag_field="kind", tag=title
     )
     return made
 
@@ -48,6 +49,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "version.json": models.VersionView,
         "contexts.json": contexts,
         "config.json": models.ConfigView,
+        "diff.json": _list("DiffList", models.DiffView),
     }
     return {name: _schema(made) for name, made in (lists | others).items()}
 

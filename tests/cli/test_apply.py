@@ -43,8 +43,9 @@ def test_created_unchanged_configured(infctl: Run, tmp_path: Path) -> None:
     assert infctl("apply", "-f", str(tmp_path), **env).stdout == "pool/p unchanged\ngroup/g unchanged\n"
     changed = GROUP.replace("maxRunning: 4", "maxRunning: 5")
     dry = infctl("apply", "-f", "-", "--dry-run", stdin=changed, **env)
-    assert dry.stdout == "group/g configured (max_running) (dry run)\n"
-    assert infctl("apply", "-f", "-", stdin=changed, **env).stdout == "group/g configured (max_running)\n"
+    assert dry.stdout == "group/g configured (at the next launch: maxRunning) (dry run)\n"
+    done = infctl("apply", "-f", "-", stdin=changed, **env)
+    assert done.stdout == "group/g configured (at the next launch: maxRunning)\n"
     (item,) = json.loads(infctl("get", "group/g", "-o", "json", **env).stdout)["items"]
     assert item["spec"]["maxRunning"] == 5
     told = infctl("get", "events", "--no-headers", **env).stdout
@@ -53,6 +54,30 @@ def test_created_unchanged_configured(infctl: Run, tmp_path: Path) -> None:
         ["spec.created", "group/g"],
         ["spec.configured", "group/g"],
     ]
+
+
+def test_each_change_says_when_it_takes_effect(infctl: Run) -> None:
+    env = {"INFCTL_CLUSTER": "apply6"}
+    infctl("apply", "-f", "-", stdin=f"{POOL}---\n{GROUP}", **env)
+    pool = POOL.replace("model: m", "model: m2, minReady: 0, budgets: {disruptions: 2}")
+    group = GROUP.replace("node: n", "node: n2, drain: {killGraceSeconds: 5}, env: {A: x}")
+    done = infctl("apply", "-f", "-", stdin=f"{pool}---\n{group}", **env)
+    assert done.stdout == (
+        "pool/p configured (now: minReady, budgets.disruptions; at the next launch: model)\n"
+        "group/g configured (now: drain.killGraceSeconds; the group moves: node; at the next launch: env.A)\n"
+    )
+    (event, *_) = json.loads(infctl("get", "events", "--for", "group/g", "-o", "json", **env).stdout)["items"][::-1]
+    assert event["status"]["message"] == "changed: node, env.A, drain.killGraceSeconds"
+
+
+def test_what_may_surprise_is_a_note_and_no_error(infctl: Run) -> None:
+    group = GROUP.replace("engine: sim", "python: /py, role: prefill")
+    done = infctl("apply", "-f", "-", stdin=f"{POOL}---\n{group}", INFCTL_CLUSTER="apply7")
+    assert done.returncode == 0
+    assert done.stdout == "pool/p created\ngroup/g created\n"
+    assert done.stderr == (
+        "note: <stdin>:9: spec.maxQueued: SGLang ignores the queue cap of a prefill worker (gateways alone hold it)\n"
+    )
 
 
 def test_a_group_needs_its_pool(infctl: Run) -> None:

@@ -37,7 +37,7 @@ def offered(*words: str, bash: bool = False) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["d"], ["describe", "dev", "demo"]),
+        (["d"], ["describe", "diff", "dev", "demo"]),
         (["dev", ""], ["up", "status", "down"]),
         (["nothing", ""], []),
         (["get", "g"], ["groups", "gateways"]),
@@ -61,6 +61,8 @@ def offered(*words: str, bash: bool = False) -> list[str]:
         (["get", "--context", "x", "groups", ""], ["x"]),
         (["get", "--endpoints=h:1", "groups", ""], ["h:1"]),
         (["apply", "-f", ""], [":files"]),
+        (["diff", "-f", ""], [":files"]),
+        (["diff", "-o", ""], ["diff", "json", "yaml"]),
         (["demo", "--fault", "kill"], ["kill-rank", "kill-group"]),
         (["demo", "--tokens", ""], []),
         (["version", "-o", ""], ["text", "json", "yaml"]),
@@ -68,7 +70,7 @@ def offered(*words: str, bash: bool = False) -> list[str]:
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["help", "e"], ["exit-codes"]),
         (["get", "--", "-"], []),
-        ([], ["get", "describe", "apply", "dev", "demo", "config", "completion", "version", "help"]),
+        ([], ["get", "describe", "apply", "diff", "dev", "demo", "config", "completion", "version", "help"]),
     ],
 )
 def test_what_is_offered(words: list[str], found: list[str]) -> None:

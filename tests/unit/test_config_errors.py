@@ -119,7 +119,7 @@ def test_caps_are_required() -> None:
         ("  modelPath: relative", "g.yaml:10: spec.modelPath: given twice (first on line 8)"),
         ("  python: bin/python", "spec.python: must be an absolute path on the node, not 'bin/python'"),
         ("  engine: sgl", "spec.engine: given twice"),
-        ("  restart: {firstDelaySeconds: 90}", "spec.restart: firstDelaySeconds (90) must not exceed maxDelaySeconds"),
+        ("  restart: {firstDelaySeconds: 90}", "firstDelaySeconds: firstDelaySeconds (90) must not exceed maxDelay"),
         ("  env: {A: 1}", "spec.env.A: input should be a valid string, not 1"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_wrong_group_is_told_where(line: str, words: str) -> None:
 def test_sglang_needs_its_interpreter() -> None:
     text = GROUP.replace("engine: sim", "engine: sglang") + "  maxRunning: 1\n  maxQueued: 1\n"
     assert problems(text) == [
-        "g.yaml:4: spec: python is required with engine sglang: the interpreter of its own environment"
+        "g.yaml:4: spec.python: required with engine sglang (the interpreter of SGLang's own environment)"
     ]
 
 

@@ -22,6 +22,7 @@ from infctl.store.records import (
     Generation,
     GroupSpec,
     GroupStatus,
+    Host,
     KnownAnswer,
     LaunchRecord,
     NodeLease,
@@ -30,6 +31,7 @@ from infctl.store.records import (
     PoolSpec,
     StreamRecord,
     Suspicion,
+    Voice,
 )
 from infctl.view.describe import group, look, stream
 from infctl.view.describe.kinds import DESCRIBE
@@ -265,6 +267,39 @@ def test_commands_can_be_pasted_whatever_the_names_are() -> None:
     assert [step.command for step in page(s, Kind.POOL, "p").next if step.command] == [
         f"infctl describe 'group/{name}'"
     ]
+
+
+def test_a_pool_says_whose_word_its_known_answer_is_and_who_said_otherwise() -> None:
+    s = snapshot()
+    s.answers["p"] = KnownAnswer(revision="r", input_ids=[1], output_ids=[2], recorded_by="node/n")
+
+    def standing() -> str:
+        page = DESCRIBE[Kind.POOL](Look(s, NOW), "p")
+        return next(text for label, text in page.facts if label == "Known answer").split(", of revision")[0]
+
+    assert standing() == "provisional"
+    a, b = (Voice(group=g, output_ids=[2]) for g in "ab")
+    s.answers["p"] = msgspec.structs.replace(s.answers["p"], voices=[a])
+    assert standing() == "provisional, given only by a"
+    s.answers["p"] = msgspec.structs.replace(s.answers["p"], voices=[b, a], confirmed=True)
+    assert standing() == "agreed by b and a"
+    s.answers["p"] = msgspec.structs.replace(s.answers["p"], by_operator=True, refused=[a])
+    assert standing() == "given by the operator"
+    page = DESCRIBE[Kind.POOL](Look(s, NOW), "p")
+    assert any(step.text.startswith("a answered otherwise.") for step in page.next)
+
+
+def test_a_group_says_its_sizes_role_and_gpus() -> None:
+    s = snapshot()
+    hosts = [Host(node="n", gpus=["0", "1"]), Host(node="m", gpus=["2", "3"])]
+    s.groups["a"] = msgspec.structs.replace(s.groups["a"], pp=2, ep=2, role="decode", hosts=hosts)
+    facts = dict(DESCRIBE[Kind.GROUP](Look(s, NOW), "a").facts)
+    assert "TP 2 PP 2 EP 2 decode" in facts["Engine"]
+    assert facts["GPUs"] == "n: 0, 1; m: 2, 3"
+    assert facts["Ranks"].startswith("4 wanted")
+    s.node_specs["m"] = NodeSpec()
+    beside = DESCRIBE[Kind.NODE](Look(s, NOW), "m")
+    assert any(row[0] == "a" for table in beside.tables for row in table.rows)
 
 
 def test_counts() -> None:

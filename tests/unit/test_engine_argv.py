@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from infctl.domain.errors import ConfigError
-from infctl.store.records import GroupSpec
+from infctl.store.records import GroupSpec, Host
 from infctl_daemon.engine import argv
 from infctl_daemon.proc import spawn
 
@@ -30,7 +30,7 @@ def spec(**other: Any) -> GroupSpec:
     return GroupSpec(**(base | other))
 
 
-def build(one: GroupSpec, served: str = "tiny") -> argv.Command:
+def build(one: GroupSpec, served: str = "tiny", **other: Any) -> argv.Command:
     return argv.build(
         one,
         served_model=served,
@@ -39,6 +39,7 @@ def build(one: GroupSpec, served: str = "tiny") -> argv.Command:
         port=12000,
         rendezvous=12261,
         config=Path("/run/infctl/keys/a.yaml"),
+        **other,
     )
 
 
@@ -68,6 +69,59 @@ def test_what_the_specification_says_is_passed_once() -> None:
     assert value(command, "--context-length") == "2048"
     assert value(command, "--nccl-port") == "12261"
     assert "--nccl-port" not in build(spec()).argv
+
+
+def test_parallel_sizes_become_flags_and_ones_do_not() -> None:
+    command = build(spec(tp=4, pp=2, ep=2))
+    assert [value(command, f"--{size}-size") for size in ("tp", "pp", "ep")] == ["4", "2", "2"]
+    assert not {"--dp-size", "--nnodes", "--dist-init-addr"} & set(command.argv)
+    assert not {"--pp-size", "--ep-size"} & set(build(spec(tp=4)).argv)
+
+
+def test_replicas_choose_their_own_rendezvous_ports_since_the_engine_binds_a_given_one_twice() -> None:
+    command = build(spec(tp=2, dp=2))
+    assert value(command, "--dp-size") == "2"
+    assert "--nccl-port" not in command.argv
+
+
+def test_the_caps_of_a_group_are_shared_out_to_its_replicas_which_have_their_own() -> None:
+    command = build(spec(dp=4))
+    assert value(command, "--max-running-requests") == "2"
+    assert value(command, "--max-queued-requests") == "4"
+
+
+def test_each_host_is_told_its_rank_and_where_the_ranks_of_this_launch_meet() -> None:
+    one = spec(tp=4, hosts=[Host(node="n1", gpus=["0", "1"]), Host(node="n2", gpus=["2", "3"])])
+    for rank, gpus in enumerate(("0,1", "2,3")):
+        command = build(one, host=rank, leader="10.0.0.1")
+        assert value(command, "--nnodes") == "2"
+        assert value(command, "--node-rank") == str(rank)
+        assert value(command, "--dist-init-addr") == "10.0.0.1:12261"
+        assert "--nccl-port" not in command.argv
+        assert command.env["CUDA_VISIBLE_DEVICES"] == gpus
+    with pytest.raises(ConfigError, match="address of the first"):
+        build(one)
+
+
+def test_an_engine_sees_the_gpus_of_its_group_in_the_order_of_the_bus() -> None:
+    uuid = "GPU-5a3e2f40-0000-1111-2222-333344445555"
+    command = build(spec(hosts=[Host(node="n1", gpus=[uuid])], env={"CUDA_VISIBLE_DEVICES": "7"}))
+    assert command.env["CUDA_VISIBLE_DEVICES"] == uuid
+    assert command.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "CUDA_DEVICE_ORDER" not in build(spec()).env
+    assert build(spec(env={"CUDA_VISIBLE_DEVICES": "7"})).env["CUDA_VISIBLE_DEVICES"] == "7"
+
+
+def test_a_role_becomes_a_mode_and_the_cap_that_it_ignores_is_not_pretended() -> None:
+    prefill, decode = build(spec(role="prefill")), build(spec(role="decode"))
+    assert value(prefill, "--disaggregation-mode") == "prefill"
+    assert value(decode, "--disaggregation-mode") == "decode"
+    assert "--max-queued-requests" not in (*prefill.argv, *decode.argv)
+    assert value(prefill, "--max-running-requests") == "8"
+    # base + 140 + the launch's count, as the rendezvous is base + 260 + the count
+    assert value(prefill, "--disaggregation-bootstrap-port") == "12141"
+    assert "--disaggregation-bootstrap-port" not in decode.argv
+    assert "--disaggregation-mode" not in build(spec()).argv
 
 
 def test_keys_are_in_the_file_and_never_in_arguments_or_environment() -> None:
@@ -110,11 +164,11 @@ def test_defaults_give_way_to_the_groups_own_arguments() -> None:
         ("--api-key=abc", "each launch"),
         ("--admin-api", "each launch"),
         ("--tokenizer-worker-num", "aborts get lost"),
-        ("--port", "is set by port"),
-        ("--model", "is set by modelPath"),
-        ("--tp", "set by tp"),
-        ("--weight-version=x", "is set by revision"),
-        ("--config", "carries the keys"),
+        ("--port", "use spec.port"),
+        ("--model", "use spec.modelPath"),
+        ("--tp", "use spec.tensorParallel"),
+        ("--weight-version=x", "use spec.revision"),
+        ("--config", "with the keys in it"),
     ],
 )
 def test_arguments_that_break_recovery_or_are_ours_are_refused_with_the_reason(argument: str, why: str) -> None:
@@ -123,8 +177,10 @@ def test_arguments_that_break_recovery_or_are_ours_are_refused_with_the_reason(a
 
 
 def test_every_refusal_is_named_at_once() -> None:
-    found = argv.refused(["--port", "1", "--skip-tokenizer-init", "--sleep-on-idle", "--device", "cpu"])
-    assert len(found) == 2
+    args = ["--port", "1", "--skip-tokenizer-init", "--sleep-on-idle", "--device", "cpu"]
+    with pytest.raises(ConfigError) as caught:
+        build(spec(engine_args=args))
+    assert len(caught.value.message.split("; ")) == 2
 
 
 def test_an_unknown_engine_and_a_model_name_with_a_colon_are_refused() -> None:

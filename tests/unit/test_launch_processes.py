@@ -191,6 +191,9 @@ def test_a_listening_port_is_not_free_and_is_not_chosen() -> None:
     base = ports.choose("seed", ())
     assert (base - ports.FIRST) % ports.STEP == 0
     assert ports.choose("seed", {base}) != base
+    # a group with a fixed port between two slots takes both
+    between = base + 100 if base + ports.STEP < ports.LAST else base - 100
+    assert abs(ports.choose("seed", {between}) - between) >= ports.STEP
 
 
 @pytest.mark.parametrize(

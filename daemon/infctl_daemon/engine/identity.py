@@ -92,6 +92,11 @@ def tokenizer_path(model: Path, stated: str) -> Path:
     return path / "tokenizer.json" if path.is_dir() else path
 
 
+def names(stated: str, revision: str) -> bool:
+    """Whether a revision as somebody wrote it means this one: empty, the label itself, or a digest's beginning."""
+    return stated in ("", revision) or (_HEX.fullmatch(stated) is not None and revision.startswith(stated))
+
+
 def identify(model_path: str, tokenizer: str = "", stated: str = "", context_length: int = 0) -> Identity:
     """Read a model's identity. `stated` is the specification's revision: a hexadecimal one must be a prefix of what
     the files give, any other text is a label and is taken as it is. Blocking. Raises StartFailed with the reason.

@@ -15,11 +15,9 @@ import yaml
 
 from infctl.store.records import GroupSpec, PoolSpec
 from infctl_daemon.engine import roles
-from infctl_daemon.engine.canary import Canary
 from infctl_daemon.engine.identity import Identity
-from infctl_daemon.engine.probe import Engine
 from infctl_daemon.node.context import Context
-from infctl_daemon.node.launch import Launch, key_path, record, tree_of
+from infctl_daemon.node.launch import Launch, give_engine, key_path, record, tree_of
 from infctl_daemon.proc import procfs
 from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.state_file import GroupState
@@ -79,8 +77,7 @@ def _rebuilt(context: Context, state: GroupState) -> Launch:
     launch = Launch(state.launch, spec, pool, state.generation, lease=state.lease, api_key=key, model=model)
     launch.port, launch.started, launch.key_path = state.port, state.started, path
     launch.checked = state.stage == "checked"
-    launch.engine = Engine(context.http, launch.url, key)
-    launch.canary = Canary(launch.engine, model, pool, context.node, expected=tuple(state.answer))
+    give_engine(context, launch, model).resume(tuple(state.answer), context.store, context.keys)
     return launch
 
 

@@ -34,6 +34,7 @@ from infctl_daemon.node.leases import SpareLease
 from infctl_daemon.node.membership import Membership
 from infctl_daemon.node.observer import Observer
 from infctl_daemon.node.status import StatusWriter
+from infctl_daemon.node.unsupported import unsupported
 from infctl_daemon.proc.state_file import StateFile
 from infctl_daemon.runtime.etcd_options import EtcdAt
 from infctl_daemon.runtime.log import Logger
@@ -214,8 +215,12 @@ class Agent:
         loop = self._loop(spec.name, policy(spec))
         loop.adopt_policy(policy(spec))
         if spec.pool not in self._context.world.pools:
-            loop.publish_status(f"waits for pool {spec.pool}, which does not exist")
+            loop.hold(f"waits for pool {spec.pool}, which does not exist")
             return
+        if why := unsupported(spec):
+            loop.hold(why)
+            return
+        loop.held = ""
         loop.post(ev.SpecApplied(digest(spec)))
 
     def _suspicion(self, group: str, launch: str, gateway: str, value: bytes | None) -> None:

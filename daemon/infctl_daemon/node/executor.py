@@ -257,7 +257,7 @@ class Executor:
                     return
                 await launch.tree.scan(deep=True)
                 seen = roles.ranks(launch.titles)
-                if version and seen >= launch.spec.tp:
+                if version and seen >= launch.spec.ranks:
                     launch.tree.loading = False
                     await launches.record(self._context, launch)
                     self._post(ev.EngineLoaded(name, seen))

@@ -33,6 +33,7 @@ def policy(spec: GroupSpec) -> RestartPolicy:
         interval=r.interval,
         load_deadline=r.load_deadline,
         canary_deadline=r.canary_deadline,
+        kill_deadline=spec.drain.kill_grace,
     )
 
 
@@ -54,6 +55,7 @@ class GroupLoop:
         self.executor = Executor(context, name, self.post)
         self._queue: asyncio.Queue[GroupEvent] = asyncio.Queue()
         self._launches = 0
+        self.held = ""  # why the newest specification is not acted on
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -100,7 +102,12 @@ class GroupLoop:
         if (took := time.monotonic() - now) > SLOW_STEP:
             self._context.log.warning("a step was slow", group=self.name, took_ms=round(took * 1000, 1))
 
-    def publish_status(self, message: str = "") -> None:
+    def hold(self, why: str) -> None:
+        """Say why the newest specification is not acted on, until it is."""
+        self.held = why
+        self.publish_status()
+
+    def publish_status(self) -> None:
         """Put the owner's word on the group, if it says anything new."""
         state, launch = self.state, self.executor.launch
         tree = launch.tree if launch and launch.name == state.launch else None
@@ -116,7 +123,7 @@ class GroupLoop:
             processes=len(tree.living) if tree else 0,
             restarts=max(0, self._launches - 1),
             reason=state.end_reason if failing else "",
-            message=message or (state.end_evidence if failing else ""),
+            message=self.held or (state.end_evidence if failing else ""),
             spec_revision=known[1] if known else 0,
         )
         stamped = msgspec.structs.replace(status, updated_at=now_text())

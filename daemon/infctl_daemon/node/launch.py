@@ -28,6 +28,7 @@ from infctl_daemon.engine.canary import Canary
 from infctl_daemon.engine.identity import Identity
 from infctl_daemon.engine.probe import Engine
 from infctl_daemon.node.context import Context
+from infctl_daemon.node.unsupported import unsupported
 from infctl_daemon.proc import kill, ports, procfs, spawn
 from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.procfs import Ident
@@ -94,6 +95,8 @@ def key_path(context: Context, launch: str) -> Path:
 async def prepare(context: Context, launch: Launch) -> command_line.Command:
     """Everything that can be refused before a process exists. Raises StartFailed or ConfigError with the reason."""
     spec = launch.spec
+    if why := unsupported(spec):
+        raise StartFailed(why)
     if spec.python and not os.access(spec.python, os.X_OK):
         raise StartFailed(f"interpreter {spec.python} does not exist or cannot be run")
     launch.model = await asyncio.to_thread(
@@ -104,6 +107,8 @@ async def prepare(context: Context, launch: Launch) -> command_line.Command:
     rendezvous = next(
         (p for i in range(40) if ports.is_free(p := command_line.rendezvous_port(launch.port, count + i))), 0
     )
+    if not rendezvous:
+        raise StartFailed(f"no free rendezvous port above {launch.port}", reason="PortTaken")
     launch.key_path = key_path(context, launch.name)
     command = command_line.build(
         spec,
@@ -115,9 +120,17 @@ async def prepare(context: Context, launch: Launch) -> command_line.Command:
         config=launch.key_path,
     )
     await asyncio.to_thread(write_durably, launch.key_path, command_line.key_file(launch.api_key))
-    launch.engine = Engine(context.http, launch.url, launch.api_key)
-    launch.canary = Canary(launch.engine, launch.model, launch.pool, context.node)
+    give_engine(context, launch, launch.model)
     return command
+
+
+def give_engine(context: Context, launch: Launch, model: Identity) -> Canary:
+    """The ways to speak with the engine, once its address, key and model are known."""
+    launch.engine = Engine(context.http, launch.url, launch.api_key)
+    launch.canary = Canary(
+        launch.engine, model, launch.pool, context.node, group=launch.spec.name, say=context.events.say
+    )
+    return launch.canary
 
 
 async def _port(context: Context, spec: GroupSpec) -> int:

@@ -37,7 +37,7 @@ async def wait_free(port: int, timeout: float) -> bool:
 
 
 def choose(seed: str, taken: Collection[int]) -> int:
-    """A free base port, STEP apart from the others; 0 when there is none.
+    """A free base port, at least STEP apart from the others, which may be fixed ones between our slots; 0: none.
 
     `seed` (state folder and group) decides where the search starts, so that daemons which share a machine rarely
     look at the same port at the same time.
@@ -46,6 +46,6 @@ def choose(seed: str, taken: Collection[int]) -> int:
     start = zlib.crc32(seed.encode()) % slots
     for i in range(slots):
         port = FIRST + (start + i) % slots * STEP
-        if port not in taken and is_free(port):
+        if all(abs(port - other) >= STEP for other in taken) and is_free(port):
             return port
     return 0

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from infctl.cli.options import Cluster, ContextName, Endpoints
 from infctl.cli.tree import leaf
-from infctl.domain.errors import UsageError
+
+if TYPE_CHECKING:
+    from infctl.client.apply import Applied
 
 HELP = """Create or change pools and groups from YAML files.
 
-All files are checked before anything is written; a second run changes nothing.
+All files are checked before anything is written; a second run changes nothing. Each line says which
+fields changed and when that takes effect: an engine that runs keeps its arguments until its next launch.
 
 \b
 Examples:
@@ -41,39 +44,31 @@ def apply(
     run_async(_apply(files, dry_run, endpoints, context, cluster))
 
 
-def read_sources(files: list[str]) -> list[tuple[str, str]]:
-    """(name, text) of every file meant; folders give their *.yaml and *.yml. Raises ConfigError and UsageError."""
-    import sys
-    from pathlib import Path
-
-    from infctl.config.source import read_file
-
-    sources: list[tuple[str, str]] = []
-    for name in files:
-        if name == "-":
-            sources.append(("<stdin>", sys.stdin.read()))
-            continue
-        path = Path(name)
-        if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.suffix in (".yaml", ".yml"))
-            if not inside:
-                raise UsageError(f"{path} holds no *.yaml file")
-            sources.extend((str(p), read_file(p)) for p in inside)
-        else:
-            sources.append((name, read_file(path)))
-    return sources
-
-
 async def _apply(files: list[str], dry_run: bool, endpoints: str, context: str, cluster: str) -> None:
     from infctl.cli import io
-    from infctl.client.apply import apply_specs, to_specs
+    from infctl.cli.sources import read_specs
+    from infctl.client.apply import apply_specs
     from infctl.client.connect import find_cluster, open_cluster
-    from infctl.config.load import load_documents
 
-    specs = to_specs(load_documents(read_sources(files)))
-    if not specs:
-        raise UsageError("the files hold no document")
+    specs = read_specs(files)
     async with open_cluster(find_cluster(endpoints, context, cluster)) as (store, keys):
         async for applied in apply_specs(store, keys, specs, dry_run=dry_run):
-            what = f" ({', '.join(applied.changed)})" if applied.changed else ""
+            what = _what(applied)
             io.out(f"{applied.address} {applied.outcome}{what}{' (dry run)' if dry_run else ''}")
+
+
+def _what(applied: Applied) -> str:
+    """Which fields changed, by when the change takes effect."""
+    from infctl.client.diff import TakesEffect
+
+    words = {
+        TakesEffect.NOW: "now",
+        TakesEffect.MOVES: "the group moves",
+        TakesEffect.NEXT_LAUNCH: "at the next launch",
+    }
+    parts = []
+    for when, word in words.items():
+        fields = [change.field for change in applied.changes if change.takes_effect is when]
+        if fields:
+            parts.append(f"{word}: {', '.join(fields)}")
+    return f" ({'; '.join(parts)})" if parts else ""

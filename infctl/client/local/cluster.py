@@ -22,9 +22,10 @@ from pathlib import Path
 from infctl.adapters.etcd import EtcdStore
 from infctl.adapters.etcd_cluster import EmbeddedCluster
 from infctl.adapters.etcd_server import start_ticks
-from infctl.client.apply import apply_specs, to_specs
+from infctl.client.apply import apply_specs
 from infctl.client.local.plan import GATEWAY, GROUPS, NODE, Engine, Layout, Profile, documents, profile
 from infctl.client.local.processes import ProcessBook, launched, send, wait_gone
+from infctl.client.specs import to_specs
 from infctl.config.load import load_documents
 from infctl.domain.errors import DeadlineExceeded, StartFailed, StoreError
 from infctl.store.codec import BadRecord, decode

@@ -33,17 +33,19 @@ def describe(look: Look, name: str) -> Page:
         ready = look.ready_in(spec.pool)
         page.fact("Pool", spec.pool, f"model {pool.model}, {ready} ready, {pool.min_ready} needed" if pool
                   else "which does not exist")  # fmt: skip
+    if spec and spec.hosts:
+        page.fact("GPUs", _gpus(spec))
     if node:
         page.fact("Node", node, "" if look.node_is_heard(node) else "its daemon is not heard")
     if spec:
-        page.fact("Engine", spec.engine, f"TP {spec.tp}", f"model {spec.model_path}",
+        page.fact("Engine", spec.engine, _sizes(spec), f"model {spec.model_path}",
                   f"revision {spec.revision}" if spec.revision else "")  # fmt: skip
     if generation:
         page.fact("Generation", str(generation.generation), f"registered {look.ago(generation.at)}".rstrip(),
                   f"by node/{generation.owner}" if generation.owner else "")  # fmt: skip
         _launch(look, page, generation.launch)
     if status:
-        wanted = spec.tp if spec else 0
+        wanted = spec.ranks if spec else 0
         page.fact(
             "Ranks",
             f"{wanted} wanted" if wanted else "",
@@ -105,6 +107,17 @@ def _launch(look: Look, page: Page, launch: str) -> None:
         return
     ended = f"ended {look.ago(record.ended_at)} by {record.ended_by}: {record.ended_why}" if record.ended_at else ""
     page.fact("Launch", launch, f"started {look.ago(record.started_at)}", ended)
+
+
+def _sizes(spec: GroupSpec) -> str:
+    sizes = [f"{what} {size}" for what, size in (("PP", spec.pp), ("DP", spec.dp), ("EP", spec.ep)) if size > 1]
+    role = [] if spec.role == "unified" else [spec.role]
+    return " ".join([f"TP {spec.tp}", *sizes, *role])
+
+
+def _gpus(spec: GroupSpec) -> str:
+    """Every host with its GPUs; nothing for one host whose GPUs are not named."""
+    return "; ".join(f"{h.node}: {', '.join(h.gpus) or 'any'}" for h in spec.hosts)
 
 
 def _policy(spec: GroupSpec | None) -> str:

@@ -10,7 +10,7 @@ from infctl.view.humanize import size
 def describe(look: Look, name: str) -> Page:
     s = look.snapshot
     lease, status, spec = s.node_leases.get(name), s.node_status.get(name), s.node_specs.get(name)
-    groups = sorted(g.name for g in s.groups.values() if g.node == name)
+    groups = sorted(g.name for g in s.groups.values() if any(h.node == name for h in g.placement))
     address = f"node/{name}"
     if lease is None:
         page = Page(address, "NotResponding", Tone.BAD, "its daemon's lease is gone; what runs there is not known")
@@ -39,9 +39,9 @@ def describe(look: Look, name: str) -> Page:
         live = look.live_streams(launch=said.launch) if said and said.launch else []
         state = said.phase.capitalize() if said else "Unknown"
         rows.append((group, state if lease else f"{state}?", (said.reason if said else "") or "-", s.groups[group].pool,
-                     str(s.groups[group].tp), str(said.processes if said else 0), str(len(live))))  # fmt: skip
-    page.table("Groups", ("GROUP", "STATE", "REASON", "POOL", "TP", "PROCESSES", "STREAMS"), rows,
-               right="TP PROCESSES STREAMS")  # fmt: skip
+                     str(s.groups[group].ranks), str(said.processes if said else 0), str(len(live))))  # fmt: skip
+    page.table("Groups", ("GROUP", "STATE", "REASON", "POOL", "RANKS", "PROCESSES", "STREAMS"), rows,
+               right="RANKS PROCESSES STREAMS")  # fmt: skip
     look.tell(page, address, actor=address)
     _advise(look, page, name, groups)
     return page

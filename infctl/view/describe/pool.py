@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infctl.store.records import KnownAnswer
 from infctl.view.describe.look import Look, count
 from infctl.view.describe.page import Page, Tone
 from infctl.view.humanize import short
@@ -23,12 +24,15 @@ def describe(look: Look, name: str) -> Page:
     revisions = sorted({e.revision for e in ready})
     page.fact("Revisions", *(short(r, 20) for r in revisions))
     answer = s.answers.get(name)
+    page.fact("Budgets", f"{count(pool.disruptions, 'group')} down on purpose at once",
+              f"{pool.recovery_tokens} tokens prefilled again at once" if pool.recovery_tokens else "")  # fmt: skip
     page.fact("Canary", f"{pool.canary_tokens} tokens after {pool.canary_prompt!r}")
     if answer:
-        page.fact("Known answer", f"of revision {short(answer.revision, 20)}",
+        page.fact("Known answer", _standing(answer), f"of revision {short(answer.revision, 20)}",
                   f"recorded {look.ago(answer.recorded_at)}", f"by {answer.recorded_by}")  # fmt: skip
     else:
-        page.fact("Known answer", "none yet; the first launch that answers records it")
+        page.fact("Known answer", "the operator's" if pool.canary_answer else
+                  "none yet; the first launch that answers records it")  # fmt: skip
     live = [r for r in look.live_streams() if r.model == pool.model]
     page.fact("Streams", f"{count(len(live), 'stream')} of this model running")
     page.table("Groups", ("GROUP", "STATE", "REASON", "NODE", "GEN", "LAUNCH"), [_row(look, g) for g in groups],
@@ -42,6 +46,9 @@ def describe(look: Look, name: str) -> Page:
     for group in missing:
         if look.node_is_heard(s.groups[group].node):
             page.step(f"group/{group} does not serve.", "infctl describe", f"group/{group}")
+    if answer and (odd := [voice.group for voice in answer.refused if voice.group in groups]):
+        page.step(f"{', '.join(odd)} answered otherwise. Which is right? Two groups that agree decide it, or an answer "
+                  "in the pool's specification.", "infctl describe", f"group/{odd[0]}")  # fmt: skip
     if ready and len(ready) == pool.min_ready:
         page.step("There is no spare group: the next loss leaves fewer than needed.")
     if len(revisions) > 1:
@@ -52,6 +59,14 @@ def describe(look: Look, name: str) -> Page:
         page.step("The tokenizers differ: a stream moves only where the tokenizer is the same.",
                   "infctl get endpoints -o json")  # fmt: skip
     return page
+
+
+def _standing(answer: KnownAnswer) -> str:
+    """Whose word the known answer is."""
+    if answer.by_operator:
+        return "given by the operator"
+    voices = " and ".join(voice.group for voice in answer.voices)
+    return f"agreed by {voices}" if answer.confirmed else f"provisional{f', given only by {voices}' if voices else ''}"
 
 
 def _state(ready: int, needed: int) -> tuple[str, Tone]:
