@@ -33,7 +33,7 @@ demo: $(STAMP) ## Kill a rank in mid-stream and watch the stream go on (ARGS='--
 
 .PHONY: test
 test: $(STAMP) ## All tests that need no GPU and no SGLang: unit, property, contract, conformance on the simulator, faults
-	$(BIN)/pytest -m 'not sglang' $(ARGS)
+	$(BIN)/pytest -m 'not sglang and not root' $(ARGS)
 
 .PHONY: etcd-debian
 etcd-debian: ## Unpack Debian's etcd 3.4 into the cache, so that the tests run on it too (needs apt)
@@ -45,7 +45,12 @@ shells: ## Install zsh and fish, so that completion is tested in them too (needs
 
 .PHONY: faults
 faults: $(STAMP) ## Only the tests that kill and freeze real processes
-	$(BIN)/pytest -m 'faults and not sglang' $(ARGS)
+	$(BIN)/pytest -m 'faults and not sglang and not root' $(ARGS)
+
+.PHONY: test-root
+test-root: $(STAMP) ## Tests that need root: the units in a real systemd, booted in namespaces (apt fetches it once)
+	@.ci/systemd_root.sh >/dev/null
+	$(BIN)/pytest -m root $(ARGS)
 
 .PHONY: sglang
 sglang: ## Build SGLang's own environment and the tiny model (minutes, about 7 GB, cached)
