@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from infctl.config.check import Part
 from infctl.config.limits import LimitsPart
-from infctl.config.node import Name
+from infctl.config.node import LogLevel, Name
 from infctl.config.store_tls_part import EtcdTlsPart
 from infctl.domain.model import Limits
 
@@ -42,6 +42,7 @@ class GatewayConfig(Part):
     snapshot_max_age_seconds: float = Field(default=900.0, ge=0, allow_inf_nan=False)
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
     keep_alive_seconds: float = Field(default=15.0, gt=0)
+    log_level: LogLevel = "info"
     limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")
 
     @property

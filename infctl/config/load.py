@@ -36,18 +36,28 @@ def load_gateway_config(path: str | Path) -> GatewayConfig:
 
 
 def _load(kind: type[C], path: Path) -> C:
+    made, _, problems = examine(kind, path)
+    fail(problems)
+    assert made is not None
+    return made
+
+
+def examine(kind: type[C], path: Path) -> tuple[C | None, Document | None, list[Problem]]:
+    """The settings of a daemon's file, the file, and all that is wrong with it. Raises ConfigError where it is no YAML.
+
+    With problems there are no settings; an empty file has no document, and sets nothing.
+    """
     documents = parse(read_file(path), str(path))
     if not documents:
-        return kind()
+        return kind(), None, []
+    document = documents[0]
     if len(documents) > 1:
-        raise ConfigError(str(documents[1].problem((), "a second document; this file holds one")))
-    document: Document = documents[0]
+        return None, document, [documents[1].problem((), "a second document; this file holds one")]
     made: C | None
     problems: list[Problem]
     made, problems = check(kind, document)
-    fail([*problems, *_timers(document)])
-    assert made is not None
-    return made
+    problems += _timers(document)
+    return (None if problems else made), document, problems
 
 
 def _timers(document: Document) -> list[Problem]:

@@ -13,6 +13,7 @@ from infctl.config.store_tls_part import EtcdTlsPart
 from infctl.domain.model import Limits
 
 Name = Annotated[str, AfterValidator(legal_name)]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def default_node_name() -> str:
@@ -33,6 +34,7 @@ class NodeConfig(Part):
     state_dir: str = "/var/lib/infctl/node"
     run_dir: str = "/run/infctl/node"
     stop_groups_on_exit: bool = False
+    log_level: LogLevel = "info"
     limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")
 
     @property

@@ -41,6 +41,8 @@ for folder in "$@"; do
   mkdir -p ".$folder"
   mount --bind "$folder" ".$folder"
   mount -o remount,bind,ro ".$folder"
+  # services with users of their own get there, too
+  while folder=$(dirname "$folder") && [ "$folder" != / ]; do chmod a+x ".$folder" 2>/dev/null || :; done
 done
 
 hostname booted-by-tests

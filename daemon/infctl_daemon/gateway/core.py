@@ -11,6 +11,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ import structlog
 
 from infctl.domain import request as machine
 from infctl.domain import request_events as ev
+from infctl.domain.errors import ConfigError
 from infctl.domain.ids import Epoch, engine_rid, is_stream_id, stream_id
 from infctl.domain.model import Contract, Endpoint, Limits
 from infctl.domain.replay import FinishHere, plan_replay, replayability
@@ -81,6 +83,13 @@ class Core:
         self._by_launch: dict[str, set[Attempt]] = defaultdict(set)
         self._tasks: set[asyncio.Task[None]] = set()
         fleet.on_fault = self._fault
+
+    def adopt_limits(self, limits: Limits) -> None:
+        """Timers for what begins from now on; leases keep their length. Raises ConfigError where they do not fit."""
+        kept = replace(limits, lease_ttl=self.limits.lease_ttl, resume_window=self.limits.resume_window)
+        if problems := kept.problems():
+            raise ConfigError("; ".join(sentence for _, sentence in problems))
+        self.limits = self.pulse.limits = kept
 
     # admission
     def new_stream_id(self) -> str:

@@ -2,6 +2,7 @@
 
 Start: listen at once, keep trying the store and say so; `/ready` turns 200 when the table was read and a group is
 ready. End (SIGTERM, SIGINT): take no new requests, let running streams finish for the grace, then end them honestly.
+SIGHUP takes over what can change in a running gateway.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import os
 import re
 import signal
-import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ from aiohttp import web
 from infctl import __version__
 from infctl.adapters.etcd import EtcdStore
 from infctl.domain import request_events as ev
-from infctl.domain.errors import ConfigError, InfctlError
+from infctl.domain.errors import Conflict, InfctlError
 from infctl.domain.ids import base32
 from infctl.domain.model import Limits
 from infctl.store import stamp
@@ -32,19 +34,20 @@ from infctl.store.codec import encode
 from infctl.store.keys import Keys
 from infctl.store.records import GatewayRecord
 from infctl_daemon.gateway.admin import admin_app
-from infctl_daemon.gateway.answer import KEEP_ALIVE
 from infctl_daemon.gateway.core import Core
 from infctl_daemon.gateway.fleet import Fleet
-from infctl_daemon.gateway.http import MAX_BODY, client_app
+from infctl_daemon.gateway.http import client_app
 from infctl_daemon.gateway.journal import Journal
 from infctl_daemon.gateway.leases import HeldLease, RotatingLease
-from infctl_daemon.gateway.snapshot import MAX_AGE, STATE_DIR, SnapshotFile, SnapshotKeeper
+from infctl_daemon.gateway.options import add_options, find_settings, read_arguments
+from infctl_daemon.gateway.snapshot import SnapshotFile, SnapshotKeeper
 from infctl_daemon.gateway.vigil import Vigil
 from infctl_daemon.gateway.vocabulary import Vocabularies
 from infctl_daemon.runtime import log as logging
-from infctl_daemon.runtime.etcd_options import EtcdAt, add_etcd_options, find_etcd
+from infctl_daemon.runtime.console import complain
+from infctl_daemon.runtime.etcd_options import EtcdAt
 from infctl_daemon.runtime.recorder import Recorder
-from infctl_daemon.runtime.sdnotify import Notifier
+from infctl_daemon.runtime.sdnotify import Notifier, feed_watchdog
 
 if TYPE_CHECKING:
     from infctl.config.gateway import GatewayConfig
@@ -54,83 +57,48 @@ PUBLISH_EVERY = 2.0
 FADE_TTL = 900.0
 FADE_EVERY = 60.0
 STOP_GRACE = 5.0
+SERVING = "routing table read"
 
 
-def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="infctl-gateway", description="Keeps token streams alive across workers.")
-    parser.add_argument("--config", help="gateway.yaml; flags win over it")
-    add_etcd_options(parser)
-    parser.add_argument("--cluster")
-    parser.add_argument("--name", help="this gateway's name; default: host name and port")
-    parser.add_argument("--listen", help="HOST:PORT for clients (default 127.0.0.1:8080)")
-    parser.add_argument("--admin", help="HOST:PORT of the read-only API for operators (default 127.0.0.1:8081)")
-    parser.add_argument("--state-dir", type=Path, help="kept over restarts: the routing snapshot")
-    parser.add_argument(
-        "--snapshot-max-age",
-        type=float,
-        metavar="SECONDS",
-        help="older ones are not served from (default 900; 0: never)",
-    )
-    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> int:
-    arguments = _arguments(argv)
-    logging.configure(arguments.log_level)
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    match words[:1]:
+        case ["check-config"]:
+            return _check_config(words[1:])
+        case ["run"]:
+            words = words[1:]
+    arguments = read_arguments(words)
+    # a watchdog that ends us (SIGABRT) leaves in the log where the loop stood
+    faulthandler.enable()
+    logging.configure(arguments.log_level or "info")
     try:
-        config = _settings(arguments)
-        asyncio.run(_run(**config))
-    except ConfigError as error:
-        sys.stderr.write(f"error: {error.message}\n" + (f"  hint: {error.hint}\n" if error.hint else ""))
-        return error.exit_code
+        asyncio.run(_run(arguments, Notifier.from_environment(), **find_settings(arguments)))
     except InfctlError as error:
-        sys.stderr.write(f"error: {error.message}\n  reason: {error.reason}\n  hint: {error.hint}\n")
-        return error.exit_code
+        return complain(error)
     return 0
 
 
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """File, environment and flags, the later ones winning. Raises ConfigError."""
-    config: GatewayConfig | None = None
-    if arguments.config:
-        # pydantic takes a tenth of a second to load, and a restart by flags alone does not need it
-        from infctl.config.load import load_gateway_config
+def _check_config(words: Sequence[str]) -> int:
+    from infctl_daemon.gateway.check_config import DEFAULT_FILE, check
+    from infctl_daemon.runtime.settings import report
 
-        config = load_gateway_config(arguments.config)
-    listen = _address(arguments.listen or (config.listen if config else "127.0.0.1:8080"), "--listen")
-    admin = _address(arguments.admin or (config.admin if config else "127.0.0.1:8081"), "--admin")
-    return {
-        "etcd": find_etcd(arguments, config),
-        "cluster": arguments.cluster or (config.cluster if config else "default"),
-        "name": arguments.name or (config.name if config and config.name else f"{socket.gethostname()}-{listen[1]}"),
-        "listen": listen,
-        "admin": admin,
-        "limits": config.limits if config else Limits(),
-        "max_body": config.max_body_bytes if config else MAX_BODY,
-        "keep_alive": config.keep_alive_seconds if config else KEEP_ALIVE,
-        "state_dir": Path(arguments.state_dir or (config.state_dir if config else STATE_DIR)).absolute(),
-        "snapshot_max_age": _max_age(arguments, config),
-    }
-
-
-def _max_age(arguments: argparse.Namespace, config: GatewayConfig | None) -> float:
-    given: float | None = arguments.snapshot_max_age
-    if given is None:
-        return config.snapshot_max_age_seconds if config else MAX_AGE
-    if not 0 <= given < float("inf"):
-        raise ConfigError(f"--snapshot-max-age: {given:g} is not a number of seconds from 0 on")
-    return given
-
-
-def _address(text: str, flag: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{flag}: {text!r} is not HOST:PORT")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    parser = argparse.ArgumentParser(
+        prog="infctl-gateway check-config",
+        description="Says everything that is wrong with the settings (exit 2), or every value and where it comes from.",
+    )
+    parser.add_argument("file", nargs="?", metavar="FILE", help=f"default: --config, or {DEFAULT_FILE}")
+    add_options(parser)
+    arguments = parser.parse_args(words)
+    arguments.config = arguments.file or arguments.config or DEFAULT_FILE
+    try:
+        return report(check(arguments, arguments.config))
+    except InfctlError as error:
+        return complain(error)
 
 
 async def _run(
+    arguments: argparse.Namespace,
+    notify: Notifier,
     etcd: EtcdAt,
     cluster: str,
     name: str,
@@ -166,6 +134,7 @@ async def _run(
         clients = web.AppRunner(
             client_app(core, max_body, keep_alive), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
         )
+        vigil = Vigil(fleet, http, limits.probe)
         operators = web.AppRunner(admin_app(core, journal), access_log=None, shutdown_timeout=1.0)
         try:
             url = await _listen(clients, listen, "--listen")
@@ -173,10 +142,13 @@ async def _run(
             log.info("gateway.listening", gateway=name, url=url, admin=admin_url, endpoints=list(etcd.endpoints))
             async with asyncio.TaskGroup() as group:
                 work = (own.run(), live.run(), fading.run(), journal.run(), fleet.run(), core.pulse.run(),
-                        Vigil(fleet, http, limits.probe).run(), SnapshotKeeper(fleet, file).run(),
-                        _publish(core, keys, journal, own, url, admin_url), _notify(fleet))  # fmt: skip
+                        vigil.run(), SnapshotKeeper(fleet, file).run(),
+                        _publish(core, keys, journal, own, url, admin_url), _notify(fleet, notify))  # fmt: skip
                 tasks = [group.create_task(w) for w in work]
+                tasks.append(_follow_sighup(arguments, core, vigil, notify))
+                feed_watchdog(notify)
                 await stop.wait()
+                notify.stopping(STOP_GRACE + 3)
                 await _wind_down(core, clients, journal)
                 for task in tasks:
                     task.cancel()
@@ -190,13 +162,13 @@ async def _run(
 
 
 async def _listen(runner: web.AppRunner, at: tuple[str, int], flag: str) -> str:
-    """Bind and serve; the address clients reach. Raises ConfigError when the port is taken."""
+    """Bind and serve; the address clients reach. Raises Conflict when the port is taken: it may be free again soon."""
     await runner.setup()
     site = web.TCPSite(runner, *at, backlog=1024)
     try:
         await site.start()
     except OSError as error:
-        raise ConfigError(
+        raise Conflict(
             f"{flag} {at[0]}:{at[1]}: {error.strerror}",
             reason="PortTaken",
             hint="choose another port, or 0 for a free one",
@@ -226,14 +198,40 @@ async def _publish(core: Core, keys: Keys, journal: Journal, own: HeldLease, url
         await asyncio.sleep(PUBLISH_EVERY if own.id else 0.1)
 
 
-async def _notify(fleet: Fleet) -> None:
+async def _notify(fleet: Fleet, notify: Notifier) -> None:
+    """Ready means listening: a store that is away makes a gateway wait, not fail."""
+    notify.ready("waits for etcd" if not fleet.ready.is_set() else SERVING)
     await fleet.ready.wait()
-    Notifier().ready("routing table read")
+    notify.status(SERVING)
+
+
+def _follow_sighup(arguments: argparse.Namespace, core: Core, vigil: Vigil, notify: Notifier) -> asyncio.Task[None]:
+    """What SIGHUP takes over; nothing where there is no file to read."""
+    from infctl_daemon.runtime.reload import Reloader, follow_sighup
+
+    logger = logging.get("gateway", gateway=core.name)
+    if not arguments.config:
+        return follow_sighup(None, logger)
+    from infctl_daemon.gateway.check_config import check
+
+    def adopt(config: GatewayConfig) -> None:
+        core.adopt_limits(config.limits)
+        vigil.timeout = config.limits.probe
+
+    rules: dict[str, Any] = {
+        "logLevel": lambda config: logging.set_level(config.log_level),
+        "limits": adopt,
+        "limits.leaseTtlSeconds": None,  # leases keep the length they were granted with
+        "limits.resumeWindowSeconds": None,
+    }
+    used = check(arguments, arguments.config)
+    return follow_sighup(
+        Reloader(lambda: check(arguments, arguments.config), used, rules, logger, notify, SERVING), logger
+    )
 
 
 async def _wind_down(core: Core, clients: web.AppRunner, journal: Journal) -> None:
     """Stop listening, wait for running streams up to the grace, end the rest with a typed error."""
-    Notifier().stopping(STOP_GRACE + 3)
     log.info("gateway.stopping", streams=len(core.streams))
     for site in list(clients.sites):
         await site.stop()

@@ -25,7 +25,7 @@ class PulseWatch:
         probe: Callable[[str, float], Awaitable[float | None]],
         on_frozen: Callable[[str, str], None],
     ) -> None:
-        self._limits = limits
+        self.limits = limits
         self._probe = probe
         self._on_frozen = on_frozen
         self._pulses: dict[str, WorkerPulse] = {}
@@ -58,10 +58,10 @@ class PulseWatch:
                     pulse = self._pulses[launch] = replace(pulse, last_token=seen, asked_at=None)
                 if launch in self._asking:
                     continue
-                if pulse.check(now, self._limits.stall) is StallVerdict.ASK:
+                if pulse.check(now, self.limits.stall) is StallVerdict.ASK:
                     self._pulses[launch] = pulse.asked(now)
                     self._ask(launch)
-                elif now - self._polled.get(launch, 0.0) >= self._limits.loads_poll:
+                elif now - self._polled.get(launch, 0.0) >= self.limits.loads_poll:
                     self._ask(launch)
 
     def _ask(self, launch: str) -> None:
@@ -70,7 +70,7 @@ class PulseWatch:
         task.add_done_callback(lambda _: self._asking.pop(launch, None))
 
     async def _one(self, launch: str) -> None:
-        value = await self._probe(launch, self._limits.probe)
+        value = await self._probe(launch, self.limits.probe)
         pulse = self._pulses.get(launch)
         if pulse is None:
             return

@@ -110,7 +110,7 @@ class Vigil:
     def __init__(self, fleet: Doubted, http: aiohttp.ClientSession, timeout: float) -> None:
         self._fleet = fleet
         self._http = http
-        self._timeout = timeout
+        self.timeout = timeout
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
@@ -157,7 +157,7 @@ class Vigil:
             return launch, proof
 
     async def _probe(self, url: str, api_key: str) -> Proof:
-        limit = aiohttp.ClientTimeout(total=self._timeout)
+        limit = aiohttp.ClientTimeout(total=self.timeout)
         headers = {"authorization": f"Bearer {api_key}"}
         try:
             async with self._http.get(f"{url}/v1/loads?include=core", headers=headers, timeout=limit) as answer:

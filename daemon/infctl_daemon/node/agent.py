@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import psutil
 
 from infctl.adapters.etcd import EtcdStore
 from infctl.domain import group_events as ev
+from infctl.domain.errors import ConfigError
 from infctl.domain.group import RestartPolicy
 from infctl.domain.model import Limits
 from infctl.ports.store import Store
@@ -55,6 +56,7 @@ class Settings:
     run_dir: Path
     limits: Limits = Limits()
     stop_groups: bool = False  # on the way out; else they run on, for the next life of the daemon
+    log_level: str = "info"
 
 
 class Agent:
@@ -129,6 +131,13 @@ class Agent:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self._log.error("a part of the daemon failed: leaving", part=task.get_name(), exc_info=error)
         await self._leave()
+
+    def adopt_limits(self, limits: Limits) -> None:
+        """Timers for what begins from now on; the lease keeps its length. Raises ConfigError where they do not fit."""
+        kept = replace(limits, lease_ttl=self._settings.limits.lease_ttl)
+        if problems := kept.problems():
+            raise ConfigError("; ".join(sentence for _, sentence in problems))
+        self._context.limits = kept
 
     def _start(self, *works: Any) -> None:
         for work in works:

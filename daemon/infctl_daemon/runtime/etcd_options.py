@@ -7,11 +7,12 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from infctl.config.store_tls import check_files, from_environment, from_words
+from infctl.config.store_tls import VARIABLES, check_files, from_environment, from_words
 from infctl.domain.errors import ConfigError
 from infctl.ports.tls import TlsFiles
 
 if TYPE_CHECKING:
+    from infctl.config.effective import Value
     from infctl.config.gateway import GatewayConfig
     from infctl.config.node import NodeConfig
 
@@ -46,6 +47,26 @@ def find_etcd(arguments: argparse.Namespace, config: NodeConfig | GatewayConfig 
     )
     files, origin = next((choice for choice in choices if choice[0] is not None), (None, ""))
     return EtcdAt(tuple(endpoints), check_files(files, origin))
+
+
+def etcd_values(arguments: argparse.Namespace) -> list[Value]:
+    """What flags and environment say of etcd, in the place of the file's keys."""
+    from infctl.config.effective import Value
+
+    found = []
+    given = ((arguments.endpoints, "--endpoints"), (os.environ.get("INFCTL_ENDPOINTS"), "INFCTL_ENDPOINTS"))
+    for text, origin in given:
+        if listed := _split(text):
+            found.append(Value("endpoints", listed, origin))
+            break
+    names = ("ca", "cert", "key", "serverName")
+    flags = (arguments.etcd_ca, arguments.etcd_cert, arguments.etcd_key, "")
+    variables = tuple(os.environ.get(name, "") for name in VARIABLES)
+    for words, origin in ((flags, "--etcd-*"), (variables, "INFCTL_ETCD_*")):
+        if any(words):
+            found += [Value(f"etcdTls.{name}", word, origin) for name, word in zip(names, words, strict=True)]
+            break
+    return found
 
 
 def _split(text: str | None) -> list[str]:

@@ -1,0 +1,180 @@
+"""`infctl-noded --once`: look at the store, our own records and /proc, say what a daemon would do, do nothing.
+
+The plan is that of the daemon: `domain.group.step` is asked with what was found. Nothing is locked, written, started or
+ended, so it may run beside a daemon. Exit 0: there is nothing to do; 1: there is; 3: the store gave no answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infctl.adapters.etcd import EtcdStore
+from infctl.domain import group_events as ev
+from infctl.domain.errors import InfctlError
+from infctl.domain.group import Group, step
+from infctl.ports.store import Store
+from infctl.store.codec import BadRecord, decode
+from infctl.store.keys import Keys
+from infctl.store.records import Generation, GroupSpec, PoolSpec
+from infctl_daemon.node.agent import Settings
+from infctl_daemon.node.group_loop import policy
+from infctl_daemon.proc import procfs
+from infctl_daemon.proc.state_file import GroupState, StateFile
+from infctl_daemon.runtime import log
+from infctl_daemon.runtime.console import columns, complain, say
+
+STORE_DEADLINE = 10.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one look found. `specs` are those of this node."""
+
+    specs: dict[str, GroupSpec] = field(default_factory=dict)
+    pools: set[str] = field(default_factory=set)
+    registered: dict[str, Generation] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+    recorded: dict[str, GroupState] = field(default_factory=dict)
+    alive: dict[str, int] = field(default_factory=dict)
+    supervised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One group: what it is, and what a daemon would do; "" where nothing."""
+
+    group: str
+    state: str
+    todo: str
+
+
+def main(args: argparse.Namespace) -> int:
+    from infctl_daemon.node.main import settings
+
+    log.configure(args.log_level or "warning")
+    try:
+        chosen = settings(args)
+        seen = asyncio.run(_look(chosen))
+    except InfctlError as error:
+        return complain(error)
+    findings = plan(seen)
+    running = "a daemon supervises them" if seen.supervised else "no daemon runs"
+    say(f"node {chosen.node}, cluster {chosen.cluster}: {len(findings)} groups, {running}")
+    say(columns((f"group/{one.group}", one.state, one.todo or "nothing to do") for one in findings))
+    for key in seen.unreadable:
+        say(f"{key}: cannot be read, left as it is")
+    return int(any(one.todo for one in findings) or bool(seen.unreadable))
+
+
+async def _look(chosen: Settings) -> Seen:
+    store = EtcdStore(chosen.etcd.endpoints, tls=chosen.etcd.tls)
+    try:
+        seen = await observe(store, Keys(chosen.cluster), chosen.node)
+    finally:
+        await store.close()
+    records(seen, StateFile(chosen.state_dir))
+    seen.supervised = _held(chosen.state_dir / "lock")
+    return seen
+
+
+async def observe(store: Store, keys: Keys, node: str) -> Seen:
+    """The store's side, at one revision. Raises StoreError."""
+    seen = Seen()
+    groups = await store.range(keys.groups, timeout=STORE_DEADLINE)
+    pools = await store.range(keys.pools, revision=groups.revision, timeout=STORE_DEADLINE)
+    for kv in (*groups.kvs, *pools.kvs):
+        try:
+            match keys.parts(kv.key):
+                case ("groups", group, "spec") if (spec := decode(GroupSpec, kv.value)).node == node:
+                    seen.specs[group] = spec
+                case ("groups", group, "generation"):
+                    seen.registered[group] = decode(Generation, kv.value)
+                case ("pools", pool, "spec"):
+                    decode(PoolSpec, kv.value)
+                    seen.pools.add(pool)
+        except BadRecord:
+            seen.unreadable.append(kv.key)
+    return seen
+
+
+def records(seen: Seen, state: StateFile) -> None:
+    """This host's side: what an earlier or running daemon recorded, and what of it lives."""
+    for group in state.groups():
+        known = state.read(group)
+        if known.processes:
+            seen.recorded[group] = known
+            seen.alive[group] = sum(procfs.is_alive(p.ident) for p in state.leftovers(group))
+
+
+def plan(seen: Seen) -> list[Finding]:
+    """For every group of ours by specification or by record. Pure."""
+    names = sorted({*seen.specs, *seen.recorded})
+    return [_finding(name, seen) for name in names]
+
+
+def _finding(name: str, seen: Seen) -> Finding:
+    spec, record, alive = seen.specs.get(name), seen.recorded.get(name), seen.alive.get(name, 0)
+    if record is None:
+        state = "nothing runs"
+    else:
+        state = f"launch {record.launch}, generation {record.generation}, {alive} of {len(record.processes)} processes"
+    if spec is None:
+        return Finding(name, state, "stop it: its specification is gone" if alive else "forget it")
+    if spec.pool not in seen.pools:
+        return Finding(name, state, f"wait: pool {spec.pool} does not exist")
+    registered = seen.registered.get(name)
+    whole = record is not None and alive == len(record.processes)
+    if record is not None and whole and seen.supervised and registered and registered.launch == record.launch:
+        return Finding(name, state, "")
+    return Finding(name, state, _words(_effects(name, spec, record)))
+
+
+def _effects(name: str, spec: GroupSpec, record: GroupState | None) -> Iterable[ev.GroupEffect]:
+    """What the daemon's own machine asks for when it starts and finds this."""
+    group = Group(name, policy(spec), generation=record.generation if record else 0)
+    events: list[ev.GroupEvent] = [ev.LaunchFound(record.launch, record.generation)] if record else []
+    events += [ev.LeaseHeld(1), ev.SpecApplied("wanted")]
+    effects: list[ev.GroupEffect] = []
+    if record:  # and what follows when that went well
+        events += [ev.FaultWritten(record.launch), ev.LaunchGone(record.launch), ev.TimerFired("relaunch", "")]
+    for event in events:
+        group, more = step(group, event, time.monotonic())
+        effects += more
+    return effects
+
+
+_TODO = {
+    ev.KillLaunch: "end what is left of {launch}",
+    ev.StopLaunch: "stop {launch}",
+    ev.WriteFault: "write its fault notice",
+    ev.ClaimLaunch: "claim and start a launch",
+    ev.ClaimGeneration: "register {launch} again",
+    ev.PublishEndpoint: "publish {launch}",
+    ev.RunCanary: "check {launch} by its canary",
+}
+
+
+def _words(effects: Iterable[ev.GroupEffect]) -> str:
+    """The effects as a person says them; one that has no words is named."""
+    said = []
+    for effect in effects:
+        if isinstance(effect, (ev.Announce, ev.SetTimer)):
+            continue
+        text = _TODO.get(type(effect), type(effect).__name__)
+        said.append(text.format(launch=getattr(effect, "launch", "")))
+    return ", ".join(said)
+
+
+def _held(path: Path) -> bool:
+    """Does a daemon hold the lock of this state folder? The kernel's list is read: trying would be in a start's way."""
+    with contextlib.suppress(OSError):
+        inode = f":{path.stat().st_ino}"
+        locks = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+        return any("FLOCK" in lock and any(word.endswith(inode) for word in lock) for lock in locks)
+    return False
