@@ -66,7 +66,8 @@ def main(args: argparse.Namespace) -> int:
     findings = plan(seen)
     running = "a daemon supervises them" if seen.supervised else "no daemon runs"
     say(f"node {chosen.node}, cluster {chosen.cluster}: {len(findings)} groups, {running}")
-    say(columns((f"group/{one.group}", one.state, one.todo or "nothing to do") for one in findings))
+    if findings:
+        say(columns((f"group/{one.group}", one.state, one.todo or "nothing to do") for one in findings))
     for key in seen.unreadable:
         say(f"{key}: cannot be read, left as it is")
     return int(any(one.todo for one in findings) or bool(seen.unreadable))
