@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import BIN
+from tests.support.cluster import BIN, running
 from tests.support.etcd import BINARIES, live_etcd
 from tests.support.noded import Cluster, node_cluster, until
 
@@ -170,6 +170,28 @@ async def test_the_gateway_reloads_too(tmp_path: Path) -> None:
         manager.process.terminate()
         await manager.hears("STOPPING=1")
         assert await asyncio.to_thread(manager.process.wait, 20) == 0
+
+
+async def test_lines_about_a_fault_say_pool_group_launch_generation_reason_and_fault(tmp_path: Path) -> None:
+    """In the daemon's log and in the gateway's: one search finds all that was said of a fault."""
+    async with running(tmp_path, ("a",), tp=1) as cluster:
+        launch = (await cluster.ready("a"))[0].launch
+        os.kill((await cluster.status("a")).pid, signal.SIGKILL)
+
+        async def noticed() -> list[Any]:
+            return [notice for notice in await cluster.faults() if notice.launch == launch]
+
+        notice = (await until(noticed))[0]
+        words = {"pool": "tiny", "group": "a", "launch": launch, "generation": 1}
+        words |= {"reason": notice.reason, "fault_id": notice.fault_id}
+        for name, event in (("noded", "fault written"), ("noded", "launch.failed"), ("gateway", "fault.seen")):
+
+            async def said(name: str = name, event: str = event) -> list[Any]:
+                lines = [json.loads(line) for line in cluster.log(name).splitlines() if line.startswith("{")]
+                return [line for line in lines if line["event"] == event and line.get("launch") == launch]
+
+            line = (await until(said, 10, f"{name} says {event!r}"))[0]
+            assert {word: line.get(word) for word in words} == words, (name, line)
 
 
 async def once(cluster: Cluster) -> tuple[int, str]:

@@ -41,6 +41,7 @@ from infctl_daemon.gateway.logprobs import ABOUT_THE_PROMPT
 from infctl_daemon.gateway.pulse import PulseWatch
 from infctl_daemon.gateway.stream import Attempt, Stream
 from infctl_daemon.gateway.upstream import request_head
+from infctl_daemon.runtime.log import about
 from infctl_daemon.runtime.recorder import Recorder
 
 log = structlog.get_logger()
@@ -237,7 +238,9 @@ class Core:
 
     # faults
     def _fault(self, notice: FaultNotice) -> None:
+        streams, record = len(self._by_launch.get(notice.launch, ())), self.fleet.record(notice.launch)
         self._lost(notice.launch, Break.FAULT, f"{notice.reason} ({notice.fault_id})")
+        log.info("fault.seen", **{**about(record), **about(notice)}, why=notice.evidence, streams=streams)
 
     def _frozen(self, launch: str, why: str) -> None:
         if self.fleet.quarantine(launch, why):
@@ -363,7 +366,7 @@ class Core:
         )
         self._journal.put(self.keys.suspicion(group, launch, self.name), encode(suspicion), self._own_lease)
         self.announce("worker.suspected", f"group/{group}", launch, f"{kind}: {why}", {"kind": kind.value})
-        log.warning("worker.suspected", group=group, launch=launch, failure_reason=kind.value, why=why)
+        log.warning("worker.suspected", **about(record or suspicion), failure_reason=kind.value, why=why)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -22,7 +22,7 @@ from infctl.store.records import EndpointRecord, FaultNotice, Generation, PoolSp
 from infctl_daemon.gateway.snapshot import Refused, Snapshot, SnapshotFile
 from infctl_daemon.gateway.table import UNREGISTERED_GRACE, Table
 from infctl_daemon.gateway.vocabulary import Vocabularies
-from infctl_daemon.runtime.log import told
+from infctl_daemon.runtime.log import about, told
 
 log = structlog.get_logger()
 RETRY_FIRST = 0.2
@@ -301,4 +301,4 @@ class Fleet(Table):
         try:
             await self._vocabularies.load(record.tokenizer, record.tokenizer_digest)
         except ConfigError as error:
-            log.error("endpoint.unroutable", group=record.group, reason=error.reason, why=error.message)
+            log.error("endpoint.unroutable", **{**about(record), **told(error)})

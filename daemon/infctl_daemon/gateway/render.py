@@ -15,6 +15,7 @@ import structlog
 from infctl.domain.request_events import Break, ErrorType
 from infctl_daemon.gateway.core import Core
 from infctl_daemon.gateway.errors import ClientError, engine_words, invalid
+from infctl_daemon.runtime.log import about
 
 log = structlog.get_logger()
 TRIES = 3
@@ -56,7 +57,7 @@ async def render(core: Core, model: str, rendering: dict[str, Any], pin: str = "
         if status in (401, 403):
             core.worker_suspect(record.launch, Break.UNAUTHORIZED, f"/tokenize: {status}")
         why = f"{record.group} answered {status}"
-        log.warning("chat.render_failed", group=record.group, launch=record.launch, status=status)
+        log.warning("chat.render_failed", **about(record), status=status)
     raise ClientError(ErrorType.UNAVAILABLE, f"no worker of {model} rendered the chat: {why}")
 
 

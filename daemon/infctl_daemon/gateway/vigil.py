@@ -18,6 +18,9 @@ from typing import Protocol
 import aiohttp
 import structlog
 
+from infctl.store.records import EndpointRecord
+from infctl_daemon.runtime.log import about
+
 log = structlog.get_logger()
 
 EVERY = 1.0
@@ -101,6 +104,8 @@ class Doubted(Protocol):
         """Url and key."""
         ...
 
+    def record(self, launch: str) -> EndpointRecord | None: ...
+
     def forget(self, launch: str) -> None: ...
 
 
@@ -133,7 +138,8 @@ class Vigil:
                 if not self._fleet.away:
                     doubt.left -= passed
                 if doubt.left <= 0 or began >= doubt.until:
-                    log.warning("endpoint.forgotten", launch=launch, why="it did not come back into the store")
+                    words = {"launch": launch, **about(self._fleet.record(launch))}
+                    log.warning("endpoint.forgotten", **words, why="it did not come back into the store")
                     self._fleet.forget(launch)
 
     async def _round(self) -> None:

@@ -63,6 +63,12 @@ class Context:
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
+    def log_of(self, group: str, launch: str = "", generation: int = 0) -> Logger:
+        """Lines about one group: of which pool, launch and generation, as far as that is known."""
+        spec = self.world.specs.get(group)
+        words = {"pool": spec[0].pool if spec else "", "group": group, "launch": launch, "generation": generation}
+        return self.log.bind(**{word: value for word, value in words.items() if value})
+
     def hold(self) -> bool:
         """At least half of four or more groups look bad at once: it is the probe or the machine, not they (R6)."""
         return len(self.stalled) >= 4 and 2 * sum(self.stalled.values()) >= len(self.stalled)

@@ -28,6 +28,7 @@ from infctl_daemon.proc import procfs
 from infctl_daemon.proc.pidfd import Watched
 from infctl_daemon.proc.state_file import GroupState
 from infctl_daemon.runtime import crash
+from infctl_daemon.runtime.log import Logger
 
 READY_POLL = 0.2
 STORE_DEADLINE = 15.0
@@ -68,7 +69,7 @@ class Executor:
                     launch=launch,
                     generation=self.launch.generation if self.launch and self.launch.name == launch else 0,
                 )
-                context.log.info(kind, group=self._group, launch=launch, message=message)
+                self._log(launch).info(kind, message=message, **(_fault_words(notice) if notice else {}))
             case ev.ClaimLaunch(above):
                 self._spawn(effect, self._claim_launch(above))
             case ev.ClaimGeneration(launch, above):
@@ -92,6 +93,10 @@ class Executor:
                 self._end_watches()
                 self._spawn(effect, self._end(launch, deadline))
 
+    def _log(self, launch: str) -> Logger:
+        current = self.launch if self.launch and self.launch.name == launch else None
+        return self._context.log_of(self._group, launch, current.generation if current else 0)
+
     def _spawn(self, effect: GroupEffect, work: Coroutine[Any, Any, None]) -> None:
         name = type(effect).__name__
         key = (name, getattr(effect, "launch", ""), getattr(effect, "generation", 0))
@@ -112,12 +117,12 @@ class Executor:
         except (StoreError, BadRecord, TimeoutError) as error:
             failure = error
         except Exception as error:
-            self._context.log.exception("an effect failed", group=self._group, effect=name)
+            self._log(launch).exception("an effect failed", effect=name)
             failure = error
         # the key of this effect is free before the machine is told, so that its next try is not taken for a double
         self._tasks = {t: n for t, n in self._tasks.items() if t is not asyncio.current_task()}
         if isinstance(effect, (*_STORE_EFFECTS, ev.RunCanary)):
-            self._context.log.debug("no answer from the store", group=self._group, effect=name, why=str(failure))
+            self._log(launch).debug("no answer from the store", effect=name, why=str(failure))
             self._post(ev.StoreFailed(name, launch))
         elif isinstance(effect, (ev.SpawnLaunch, ev.AwaitLoad)):
             self._post(ev.SpawnFailed(launch, str(failure)))
@@ -147,7 +152,7 @@ class Executor:
             message = (
                 f"generation {state.generation} was registered, and the store knows {got.before}: was it restored?"
             )
-            context.log.error("the store is behind our own file", group=self._group, message=message)
+            self._log(state.launch).error("the store is behind our own file", message=message)
             context.events.say("store.replaced", f"group/{self._group}", message=message)
         crash.point("claimed")
         await asyncio.to_thread(
@@ -356,11 +361,9 @@ class Executor:
         async with asyncio.timeout(STORE_DEADLINE):
             written = await self._context.claims.write_fault(notice)
         crash.point("fault")
-        self._context.log.info(
+        self._log(notice.launch).info(
             "fault written" if written else "fault not needed: another launch is registered",
-            group=self._group,
-            launch=notice.launch,
-            fault_id=notice.fault_id,
+            **_fault_words(notice),
             took_ms=round(now_ms() - notice.at_ms, 2),
         )
         self._free(ev.FaultWritten(notice.launch))
@@ -385,6 +388,10 @@ class Executor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _fault_words(notice: FaultNotice) -> dict[str, str]:
+    return {"reason": notice.reason, "fault_id": notice.fault_id}
 
 
 def _plain_defaults(engine_args: Sequence[str]) -> bool:

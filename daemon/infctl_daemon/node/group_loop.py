@@ -20,6 +20,7 @@ from infctl.store.records import GroupSpec, GroupStatus
 from infctl.store.stamp import now_text
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.executor import Executor
+from infctl_daemon.runtime.log import Logger
 
 SLOW_STEP = 0.05
 
@@ -84,7 +85,7 @@ class GroupLoop:
         try:
             self._step(event)
         except Exception:
-            self._context.log.exception("a step failed", group=self.name, what=repr(event))
+            self._log.exception("a step failed", what=repr(event))
 
     def _step(self, event: GroupEvent) -> None:
         now = time.monotonic()
@@ -96,11 +97,15 @@ class GroupLoop:
         if isinstance(event, ev.LaunchClaimed) and self.state is not before:
             self._launches += 1
         if self.state is not before:
-            self._context.log.debug("step", group=self.name, what=type(event).__name__, phase=self.state.phase)
+            self._log.debug("step", what=type(event).__name__, phase=self.state.phase)
             self.publish_status()
             self._changed.set()
         if (took := time.monotonic() - now) > SLOW_STEP:
-            self._context.log.warning("a step was slow", group=self.name, took_ms=round(took * 1000, 1))
+            self._log.warning("a step was slow", took_ms=round(took * 1000, 1))
+
+    @property
+    def _log(self) -> Logger:
+        return self._context.log_of(self.name, self.state.launch, self.state.generation)
 
     def hold(self, why: str) -> None:
         """Say why the newest specification is not acted on, until it is."""

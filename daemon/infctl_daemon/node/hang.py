@@ -69,7 +69,8 @@ class HangWatch:
         if not second:
             return ""
         if self._context.hold():
-            self._context.log.warning("half of the groups look stalled at once: holding", launch=self._launch.name)
+            log = self._context.log_of(self._launch.spec.name, self._launch.name, self._launch.generation)
+            log.warning("half of the groups look stalled at once: holding")
             return ""
         # the last word is the heartbeat's: a long prefill that ended while the canary waited is no hang
         await self._poll()

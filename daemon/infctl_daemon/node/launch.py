@@ -238,7 +238,8 @@ async def end(context: Context, launch: Launch, graceful: float = 0.0) -> None:
         while not await kill.kill_tree(tree, 10.0):
             tries += 1
             left = [f"{w.title} (pid {w.ident.pid})" for w in tree.living]
-            context.log.error("processes do not die", launch=launch.name, left=left, waited_s=10 * tries)
+            log = context.log_of(launch.spec.name, launch.name, launch.generation)
+            log.error("processes do not die", left=left, waited_s=10 * tries)
         if launch.child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 launch.child.wait(0.5)
@@ -284,7 +285,8 @@ async def end_recorded(context: Context, group: str) -> None:
             known |= frozenset(left)
             await asyncio.sleep(0.05)
             if time.monotonic() - began > 10.0:
-                context.log.error("processes of an earlier launch do not die", group=group, left=len(left))
+                log = context.log_of(group, context.state.read(group).launch)
+                log.error("processes of an earlier launch do not die", left=len(left))
                 began = time.monotonic()
     pids = frozenset(p.pid for p in recorded)
     await asyncio.to_thread(lambda: kill.remove_from_shm(kill.left_in_shm((), pids, 0.0)))
