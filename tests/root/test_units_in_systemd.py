@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.etcd import BINARIES, live_etcd
+from infctl.ports.store import Delete
+from infctl.store.codec import decode, encode
+from infctl.store.keys import Keys
+from infctl.store.records import EndpointRecord, FaultNotice, GroupSpec, PoolSpec
+from tests.support.etcd import BINARIES, live_etcd, store_on
+from tests.support.noded import model, until
 from tests.support.real_systemd import PROJECT, RealSystemd
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
@@ -147,6 +152,49 @@ async def test_stopping_the_daemon_leaves_what_it_started_running(systemd: RealS
         assert systemd.show(NODED)["ActiveState"] == "active"
         assert systemd.run("kill", "-0", pid, check=False).returncode == 0
         systemd.run("kill", "-KILL", pid)
+
+
+async def test_a_group_is_supervised_from_within_the_unit(systemd: RealSystemd, tmp_path: Path) -> None:
+    """Nothing of the hardening is in the way: from the spec to the endpoint, and from a death to its notice."""
+    path = model(systemd.shared / "model").relative_to(systemd.shared)
+    async with live_etcd(BINARIES[0], tmp_path) as etcd, store_on(etcd.endpoint) as store:
+        configured(systemd, NODE_YAML, etcd.endpoint, node="n1")
+        systemd.run("systemctl", "start", NODED)
+        keys = Keys("default")
+        spec = GroupSpec(
+            name="a",
+            pool="p",
+            node="n1",
+            engine="sim",
+            model_path=f"/srv/shared/{path}",
+            tp=2,
+            max_running=4,
+            max_queued=4,
+            engine_args=["--sim-load-seconds", "0.1"],
+            env={"PYTHONPATH": f"{PROJECT}:{PROJECT}/daemon"},
+        )
+        await store.put(keys.pool_spec("p"), encode(PoolSpec(name="p", model="tiny")))
+        await store.put(keys.group_spec("a"), encode(spec))
+
+        async def endpoint() -> EndpointRecord | None:
+            found = await store.get(keys.endpoint("a"))
+            return decode(EndpointRecord, found.value) if found else None
+
+        launch = (await until(endpoint, 40, f"an endpoint\n{systemd.journal(NODED)[-3000:]}")).launch
+        ranks = systemd.run("pgrep", "-f", "sim::scheduler_TP1").stdout.split()
+        systemd.run("kill", "-KILL", *ranks)
+
+        async def notice() -> FaultNotice | None:
+            found = await store.get(keys.fault("a", launch))
+            return decode(FaultNotice, found.value) if found else None
+
+        assert (await until(notice, 20, "a fault notice")).reason == "process-exited"
+        await store.txn([], [Delete(keys.group_spec("a"))])
+
+        async def gone() -> bool:
+            return systemd.run("pgrep", "-f", "engine.sim|sim::", check=False).returncode == 1
+
+        await until(gone, 20, "no process of the group is left")
 
 
 async def test_a_killed_daemon_is_back_at_once_and_its_folders_are_kept(systemd: RealSystemd, tmp_path: Path) -> None:
