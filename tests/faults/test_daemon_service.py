@@ -128,10 +128,11 @@ async def test_sighup_takes_over_what_can_change_and_names_the_rest(tmp_path: Pa
         manager.write(**folders)
         manager.start("infctl-noded")
         await manager.hears("READY=1")
-        manager.write(**folders, logLevel="debug", limits={"stallSeconds": 3, "leaseTtlSeconds": 20}, cluster="other")
+        limits = {"stallSeconds": 3, "leaseTtlSeconds": 20}
+        manager.write(**folders, logLevel="debug", limits=limits, cluster="other", stopGroupsOnExit=True)
         await manager.hup()
         told = manager.lines("reloaded")[-1]
-        assert told["applied"] == {"logLevel": "debug", "limits.stallSeconds": 3.0}
+        assert told["applied"] == {"logLevel": "debug", "limits.stallSeconds": 3.0, "stopGroupsOnExit": True}
         assert told["needs_restart"] == ["cluster", "limits.leaseTtlSeconds"]
 
         manager.config.write_text("endpoints: [\nlogLevel: error\n")
@@ -140,7 +141,15 @@ async def test_sighup_takes_over_what_can_change_and_names_the_rest(tmp_path: Pa
         assert len(manager.lines("reloaded")) == 1
         manager.write(**folders)
         await manager.hup()
-        assert manager.lines("reloaded")[-1]["applied"] == {"logLevel": "info", "limits.stallSeconds": 2.0}
+        assert manager.lines("reloaded")[-1]["applied"] == {
+            "logLevel": "info", "limits.stallSeconds": 2.0, "stopGroupsOnExit": False
+        }  # fmt: skip
+        assert manager.process is not None
+        manager.write(**folders, stopGroupsOnExit=True)
+        await manager.hup()
+        manager.process.terminate()
+        await asyncio.to_thread(manager.process.wait, 20)
+        assert manager.lines("told to stop")[-1]["groups"] == "stopped"
 
 
 async def test_a_timer_that_does_not_fit_the_lease_needs_a_restart(tmp_path: Path) -> None:
@@ -228,8 +237,13 @@ async def test_once_says_what_a_daemon_would_do_and_does_nothing(tmp_path: Path)
         alive = cluster.noded.alive()
         code, said = await once(cluster)
         assert code == 1, said
-        assert "no daemon runs" in said and found.launch in said
+        assert "no daemon runs" in said and f"take over {found.launch}, publish {found.launch}" in said
         assert cluster.noded.alive() == alive != []
+
+        os.kill(cluster.noded.pid("a", "scheduler_TP1"), signal.SIGKILL)
+        code, said = await once(cluster)
+        assert code == 1, said
+        assert f"end what is left of {found.launch}, write its fault notice, claim and start a launch" in said
 
 
 async def test_once_without_the_store_is_no_plan(tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ async def test_stopping_the_daemon_leaves_what_it_started_running(systemd: RealS
 
 
 async def test_a_group_is_supervised_from_within_the_unit(systemd: RealSystemd, tmp_path: Path) -> None:
-    """Nothing of the hardening is in the way: from the spec to the endpoint, and from a death to its notice."""
+    """Nothing of the hardening is in the way: from the spec to the endpoint, over a restart of the unit that no engine
+    notices, and from a death to its notice."""
     path = model(systemd.shared / "model").relative_to(systemd.shared)
     async with live_etcd(BINARIES[0], tmp_path) as etcd, store_on(etcd.endpoint) as store:
         configured(systemd, NODE_YAML, etcd.endpoint, node="n1")
@@ -181,8 +182,17 @@ async def test_a_group_is_supervised_from_within_the_unit(systemd: RealSystemd, 
             return decode(EndpointRecord, found.value) if found else None
 
         launch = (await until(endpoint, 40, f"an endpoint\n{systemd.journal(NODED)[-3000:]}")).launch
-        ranks = systemd.run("pgrep", "-f", "sim::scheduler_TP1").stdout.split()
-        systemd.run("kill", "-KILL", *ranks)
+        ranks = systemd.run("pgrep", "-f", "sim::scheduler_TP").stdout.split()
+        systemd.run("systemctl", "stop", NODED)
+        systemd.run("systemctl", "start", NODED)
+        adopted = f'"launch": "{launch}"'
+        systemd.until(
+            NODED,
+            lambda _: any("launch.adopted" in line and adopted in line for line in systemd.journal(NODED).splitlines()),
+            "the next daemon takes the launch over",
+        )
+        assert systemd.run("pgrep", "-f", "sim::scheduler_TP").stdout.split() == ranks
+        systemd.run("kill", "-KILL", ranks[1])
 
         async def notice() -> FaultNotice | None:
             found = await store.get(keys.fault("a", launch))

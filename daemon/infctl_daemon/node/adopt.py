@@ -41,11 +41,7 @@ async def adopt(context: Context, group: str, on_exit: Callable[[Launch, Watched
     state = context.state.read(group)
     if not state.unfinished:
         return None
-    if state.boot_id and state.boot_id != procfs.boot_id():
-        raise Lost("host-rebooted", "the machine was started anew")
-    if not state.processes:
-        raise Lost("daemon-restarted", "the launch had been claimed, but no process was recorded")
-    _all_alive(state)
+    check_living(state)
     launch = _rebuilt(context, state)
     tree = await _watched(context, launch, state, on_exit)
     launch.tree = tree
@@ -54,6 +50,15 @@ async def adopt(context: Context, group: str, on_exit: Callable[[Launch, Watched
         context.ports[group] = state.port
     await record(context, launch)
     return launch
+
+
+def check_living(state: GroupState) -> None:
+    """Looks at processes alone. Raises Lost when those of the launch are not all there."""
+    if state.boot_id and state.boot_id != procfs.boot_id():
+        raise Lost("host-rebooted", "the machine was started anew")
+    if not state.processes:
+        raise Lost("daemon-restarted", "the launch had been claimed, but no process was recorded")
+    _all_alive(state)
 
 
 def _all_alive(state: GroupState) -> None:

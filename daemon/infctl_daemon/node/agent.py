@@ -132,6 +132,15 @@ class Agent:
                 self._log.error("a part of the daemon failed: leaving", part=task.get_name(), exc_info=error)
         await self._leave()
 
+    @property
+    def stop_groups(self) -> bool:
+        """What happens to the groups on the way out."""
+        return self._settings.stop_groups
+
+    @stop_groups.setter
+    def stop_groups(self, wanted: bool) -> None:
+        self._settings = replace(self._settings, stop_groups=wanted)
+
     def adopt_limits(self, limits: Limits) -> None:
         """Timers for what begins from now on; the lease keeps its length. Raises ConfigError where they do not fit."""
         kept = replace(limits, lease_ttl=self._settings.limits.lease_ttl)

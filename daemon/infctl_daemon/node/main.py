@@ -14,7 +14,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from infctl.config.load import load_node_config
@@ -108,7 +108,7 @@ async def serve(chosen: Settings, args: argparse.Namespace, notify: Notifier) ->
             logger.warning("told again: stopping at once")
             agent.hurry.set()
             return
-        logger.info("told to stop", groups="stopped" if chosen.stop_groups else "run on")
+        logger.info("told to stop", groups="stopped" if agent.stop_groups else "run on")
         notify.stopping(STOP_DEADLINE + 10.0)
         agent.stop.set()
 
@@ -137,7 +137,11 @@ def _reloader(
     def read() -> Checked[NodeConfig]:
         return check(args, args.config)
 
-    rules = {
+    def adopt_stop(config: NodeConfig) -> None:
+        agent.stop_groups = config.stop_groups_on_exit
+
+    rules: dict[str, Callable[[NodeConfig], None] | None] = {
+        "stopGroupsOnExit": adopt_stop,
         "logLevel": lambda config: log.set_level(config.log_level),
         "limits": lambda config: agent.adopt_limits(config.limits),
         "limits.leaseTtlSeconds": None,  # the lease keeps the length it was granted with

@@ -22,8 +22,11 @@ from infctl.ports.store import Store
 from infctl.store.codec import BadRecord, decode
 from infctl.store.keys import Keys
 from infctl.store.records import Generation, GroupSpec, PoolSpec
+from infctl_daemon.node.adopt import Lost, check_living
 from infctl_daemon.node.agent import Settings
 from infctl_daemon.node.group_loop import policy
+from infctl_daemon.node.launch import digest
+from infctl_daemon.node.unsupported import unsupported
 from infctl_daemon.proc import procfs
 from infctl_daemon.proc.state_file import GroupState, StateFile
 from infctl_daemon.runtime import log
@@ -42,6 +45,8 @@ class Seen:
     unreadable: list[str] = field(default_factory=list)
     recorded: dict[str, GroupState] = field(default_factory=dict)
     alive: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, Lost] = field(default_factory=dict)
+    lease: int = 0  # the node's, while the store knows it
     supervised: bool = False
 
 
@@ -89,6 +94,8 @@ async def observe(store: Store, keys: Keys, node: str) -> Seen:
     seen = Seen()
     groups = await store.range(keys.groups, timeout=STORE_DEADLINE)
     pools = await store.range(keys.pools, revision=groups.revision, timeout=STORE_DEADLINE)
+    own = await store.get(keys.node_lease(node), timeout=STORE_DEADLINE)
+    seen.lease = own.lease if own else 0
     for kv in (*groups.kvs, *pools.kvs):
         try:
             match keys.parts(kv.key):
@@ -108,9 +115,14 @@ def records(seen: Seen, state: StateFile) -> None:
     """This host's side: what an earlier or running daemon recorded, and what of it lives."""
     for group in state.groups():
         known = state.read(group)
-        if known.processes:
-            seen.recorded[group] = known
-            seen.alive[group] = sum(procfs.is_alive(p.ident) for p in state.leftovers(group))
+        if not known.unfinished:
+            continue
+        seen.recorded[group] = known
+        seen.alive[group] = sum(procfs.is_alive(p.ident) for p in state.leftovers(group))
+        try:
+            check_living(known)
+        except Lost as lost:
+            seen.lost[group] = lost
 
 
 def plan(seen: Seen) -> list[Finding]:
@@ -127,24 +139,30 @@ def _finding(name: str, seen: Seen) -> Finding:
         state = f"launch {record.launch}, generation {record.generation}, {alive} of {len(record.processes)} processes"
     if spec is None:
         return Finding(name, state, "stop it: its specification is gone" if alive else "forget it")
+    if why := unsupported(spec):
+        return Finding(name, state, f"not start it: {why}")
     if spec.pool not in seen.pools:
         return Finding(name, state, f"wait: pool {spec.pool} does not exist")
     registered = seen.registered.get(name)
-    whole = record is not None and alive == len(record.processes)
-    if record is not None and whole and seen.supervised and registered and registered.launch == record.launch:
+    if record and name not in seen.lost and seen.supervised and registered and registered.launch == record.launch:
         return Finding(name, state, "")
-    return Finding(name, state, _words(_effects(name, spec, record)))
+    return Finding(name, state, _words(_effects(name, spec, record, seen)))
 
 
-def _effects(name: str, spec: GroupSpec, record: GroupState | None) -> Iterable[ev.GroupEffect]:
+def _effects(name: str, spec: GroupSpec, record: GroupState | None, seen: Seen) -> Iterable[ev.GroupEffect]:
     """What the daemon's own machine asks for when it starts and finds this."""
     group = Group(name, policy(spec), generation=record.generation if record else 0)
-    events: list[ev.GroupEvent] = [ev.LaunchFound(record.launch, record.generation)] if record else []
-    events += [ev.LeaseHeld(1), ev.SpecApplied("wanted")]
+    events: list[ev.GroupEvent] = []
+    then: list[ev.GroupEvent] = []
+    if record and (lost := seen.lost.get(name)):
+        events = [ev.LaunchFound(record.launch, record.generation, lost.reason, lost.evidence)]
+        # and what follows when that went well
+        then = [ev.FaultWritten(record.launch), ev.LaunchGone(record.launch), ev.TimerFired("relaunch", "")]
+    elif record:
+        checked = record.stage == "checked"
+        events = [ev.LaunchAdopted(record.launch, record.generation, checked, record.lease, digest(spec))]
     effects: list[ev.GroupEffect] = []
-    if record:  # and what follows when that went well
-        events += [ev.FaultWritten(record.launch), ev.LaunchGone(record.launch), ev.TimerFired("relaunch", "")]
-    for event in events:
+    for event in (*events, ev.LeaseHeld(seen.lease), ev.SpecApplied(digest(spec)), *then):
         group, more = step(group, event, time.monotonic())
         effects += more
     return effects
@@ -157,6 +175,7 @@ _TODO = {
     ev.ClaimLaunch: "claim and start a launch",
     ev.ClaimGeneration: "register {launch} again",
     ev.PublishEndpoint: "publish {launch}",
+    ev.AwaitLoad: "wait until it has loaded",
     ev.RunCanary: "check {launch} by its canary",
 }
 
@@ -165,6 +184,8 @@ def _words(effects: Iterable[ev.GroupEffect]) -> str:
     """The effects as a person says them; one that has no words is named."""
     said = []
     for effect in effects:
+        if isinstance(effect, ev.Announce) and effect.kind == "launch.adopted":
+            said.append(f"take over {effect.launch}")
         if isinstance(effect, (ev.Announce, ev.SetTimer)):
             continue
         text = _TODO.get(type(effect), type(effect).__name__)
