@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-NAMES = ("recovery", "sim_frames", "start", "store")
+NAMES = ("noded", "recovery", "sim_frames", "start", "store")
 
 
 def main(argv: list[str]) -> int:
