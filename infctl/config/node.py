@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from infctl.config.check import Part, legal_name
 from infctl.config.limits import LimitsPart
+from infctl.config.read_api_part import ReadApiPart
 from infctl.config.store_tls_part import EtcdTlsPart
 from infctl.domain.model import Limits
 
@@ -35,6 +36,7 @@ class NodeConfig(Part):
     run_dir: str = "/run/infctl/node"
     stop_groups_on_exit: bool = False
     log_level: LogLevel = "info"
+    read_api: ReadApiPart = Field(default_factory=ReadApiPart)
     limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")
 
     @property

@@ -43,40 +43,41 @@ def missing_half(cert: object, key: object) -> str:
     return "a key needs its certificate: cert is missing" if key and not cert else ""
 
 
-def check_files(files: TlsFiles | None, origin: str) -> TlsFiles | None:
+def check_files(files: TlsFiles | None, origin: str, what: str = "TLS for etcd") -> TlsFiles | None:
     """The same files, once they can be read and fit together. Raises ConfigError that names the file and `origin`."""
     if files is None:
         return None
     if problem := missing_half(files.cert, files.key):
-        raise ConfigError(f"TLS for etcd ({origin}): {problem}")
+        raise ConfigError(f"{what} ({origin}): {problem}")
     for path in files.paths:
         try:
             path.read_bytes()
         except OSError as error:
-            raise ConfigError(f"TLS for etcd ({origin}): {path}: {error.strerror or error}") from None
+            raise ConfigError(f"{what} ({origin}): {path}: {error.strerror or error}") from None
     import ssl  # a CLI without TLS has no use for it
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    where = f"{what} ({origin})"
     if files.ca:
         ca = files.ca
-        _try(lambda: context.load_verify_locations(ca), ca, origin, "holds no PEM certificates")
+        _try(lambda: context.load_verify_locations(ca), ca, where, "holds no PEM certificates")
     if files.cert and files.key:
         cert, key = files.cert, files.key
         _try(
             lambda: context.load_cert_chain(cert, key, password=_refuse),
             cert,
-            origin,
+            where,
             f"cannot be used with {key}: both in PEM, the key that of the certificate and without a password",
         )
     return files
 
 
-def _try(load: Callable[[], None], path: Path, origin: str, wrong: str) -> None:
+def _try(load: Callable[[], None], path: Path, where: str, wrong: str) -> None:
     try:
         load()
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         text = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise ConfigError(f"TLS for etcd ({origin}): {path} {wrong} ({text})") from None
+        raise ConfigError(f"{where}: {path} {wrong} ({text})") from None
 
 
 def _refuse() -> str:

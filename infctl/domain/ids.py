@@ -50,6 +50,11 @@ def launch_id(group: str, entropy: bytes) -> str:
     return f"{group}-{base32(entropy, 8)}"
 
 
+def is_launch_id(text: str, group: str) -> bool:
+    """Whether `text` is the id of a launch of `group`; nothing else may become part of a path."""
+    return text.startswith(f"{group}-") and re.fullmatch(f"[{_BASE32}]{{8}}", text[len(group) + 1 :]) is not None
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
     """Who may speak for a request (R3): `term` changes only in the store, `attempt` only in its owner."""

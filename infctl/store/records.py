@@ -14,7 +14,7 @@ from infctl.store.codec import Record
 
 
 class NodeLease(Record, frozen=True, kw_only=True):
-    """`nodes/<node>/lease`, leased by the daemon."""
+    """`nodes/<node>/lease`, leased by the daemon. `address` is the URL of its read-only API."""
 
     node: str
     boot_id: str
@@ -199,7 +199,7 @@ class GroupStatus(Record, frozen=True, kw_only=True):
 
 
 class EndpointRecord(Record, frozen=True, kw_only=True):
-    """`endpoints/<g>`, leased and written by the owner only."""
+    """`endpoints/<g>`, leased and written by the owner only. `read_api` is the URL of its daemon's read-only API."""
 
     group: str
     pool: str
@@ -219,6 +219,7 @@ class EndpointRecord(Record, frozen=True, kw_only=True):
     max_queued: int
     state: str = "ready"
     deterministic: bool = False
+    read_api: str = ""
     published_at: str = ""
 
 

@@ -64,7 +64,8 @@ class Cluster:
     def start_daemon(self) -> None:
         command = [str(BIN / "infctl-noded"), "--node", "n1", "--state-dir", str(self.folder / "node")]
         command += ["--stop-groups-on-exit"] if self.stops_groups else []
-        self.spawn("noded", [*command, "--run-dir", str(self.folder / "run"), *self.daemon_flags])
+        command += ["--run-dir", str(self.folder / "run"), "--read-api", "127.0.0.1:0"]
+        self.spawn("noded", [*command, *self.daemon_flags])
 
     async def start_gateway(self, command: Sequence[str] = ()) -> None:
         before = self.log("gateway").count("gateway.listening") if (self.folder / "gateway.log").exists() else 0

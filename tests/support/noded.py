@@ -67,12 +67,14 @@ class Noded:
         self.log = folder / "noded.log"
         self.record = folder / "record"
         self.process: subprocess.Popen[bytes] | None = None
+        self.read_api: dict[str, Any] = {"listen": "127.0.0.1:0"}
         self._seen: set[Process] = set()
 
     def start(self, *, stop_groups: bool = True, crash_at: str = "") -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "node.yaml"
-        config.write_text(json.dumps({"apiVersion": "infctl/v1", "kind": "NodeConfig", "limits": self.limits}))
+        head = {"apiVersion": "infctl/v1", "kind": "NodeConfig"}
+        config.write_text(json.dumps({**head, "limits": self.limits, "readApi": self.read_api}))
         argv = [sys.executable, "-m", "infctl_daemon.node.main", "--config", str(config), "--node", self.node]
         argv += ["--endpoints", self.endpoint, "--log-level", "debug"]
         argv += ["--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run")]

@@ -17,6 +17,7 @@ import msgspec
 import psutil
 
 from infctl.adapters.etcd import EtcdStore
+from infctl.config.read_api import ReadApi
 from infctl.domain import group_events as ev
 from infctl.domain.errors import ConfigError
 from infctl.domain.group import RestartPolicy
@@ -26,6 +27,8 @@ from infctl.store.codec import BadRecord, decode, encode
 from infctl.store.keys import Keys
 from infctl.store.records import FaultNotice, GroupSpec, NodeStatus, PoolSpec, Suspicion
 from infctl.store.stamp import now_text
+from infctl_daemon.node.api import ReadApiServer
+from infctl_daemon.node.api_facts import Facts
 from infctl_daemon.node.claims import Claims
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.events import EventWriter
@@ -57,6 +60,7 @@ class Settings:
     limits: Limits = Limits()
     stop_groups: bool = False  # on the way out; else they run on, for the next life of the daemon
     log_level: str = "info"
+    read_api: ReadApi = ReadApi()
 
 
 class Agent:
@@ -101,9 +105,12 @@ class Agent:
                 log=self._log,
                 lease=lambda: self._membership.lease,
             )
+            self._api = self._read_api()
             try:
+                await self._api.open()
                 await self._live(spare)
             finally:
+                await self._api.close()
                 for task in self._tasks:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -121,7 +128,7 @@ class Agent:
         prefixes = (keys.pools, keys.groups, keys.faults, keys.suspicions)
         observer = Observer(self._store, prefixes, self._log, self._changed)
         self._start(spare.keep(), context.events.run(), context.status.run(), self._membership.run())
-        self._start(self._observe(observer))
+        self._start(self._observe(observer), self._api.run())
         stopping = asyncio.ensure_future(self.stop.wait())
         try:
             await asyncio.wait([stopping, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -151,6 +158,18 @@ class Agent:
     def _start(self, *works: Any) -> None:
         for work in works:
             self._tasks.append(asyncio.get_running_loop().create_task(work, name=work.__qualname__))
+
+    def _read_api(self) -> ReadApiServer:
+        member = self._membership
+
+        def reached(url: str) -> None:
+            self._context.read_api = url
+            member.reached_at(url)
+
+        facts = Facts(
+            self._context, self._loops, lambda: member.record, lambda: member.holding, lambda: self.synced.is_set()
+        )
+        return ReadApiServer(self._settings.read_api, facts, self._log, reached)
 
     async def _observe(self, observer: Observer) -> None:
         revision = await observer.list()

@@ -55,6 +55,7 @@ class Context:
     world: World = field(default_factory=World)
     ports: dict[str, int] = field(default_factory=dict)
     stalled: dict[str, bool] = field(default_factory=dict)
+    read_api: str = ""  # the URL that others reach our read-only API by; "" while it does not listen
     _writes: set[asyncio.Task[None]] = field(default_factory=set)
 
     def record_soon(self, work: Coroutine[Any, Any, None]) -> None:

@@ -18,6 +18,7 @@ from infctl.store.codec import BadRecord
 from infctl.store.records import EndpointRecord, FaultNotice, Secret
 from infctl.store.stamp import fault_id, now_ms, now_text
 from infctl_daemon.engine import roles
+from infctl_daemon.node import endings
 from infctl_daemon.node import launch as launches
 from infctl_daemon.node.adopt import Lost, adopt
 from infctl_daemon.node.claims import Refused
@@ -84,11 +85,11 @@ class Executor:
                 self._spawn(effect, self._publish(launch, generation))
             case ev.WriteFault(launch, reason, evidence):
                 self._spawn(effect, self._write_fault(self._notice(launch, reason, evidence)))
-            case ev.KillLaunch(launch, _):
+            case ev.KillLaunch(launch, why):
                 self._end_watches()
                 if self.launch and self.launch.name == launch and self.launch.tree:
                     self.launch.tree.signal_all()  # now, not when the task gets its turn
-                self._spawn(effect, self._end(launch, 0.0))
+                self._spawn(effect, self._end(launch, 0.0, why))
             case ev.StopLaunch(launch, deadline):
                 self._end_watches()
                 self._spawn(effect, self._end(launch, deadline))
@@ -234,6 +235,8 @@ class Executor:
         """A pidfd became readable."""
         found = launches.exit_event(launch, one)
         if found is not None:
+            if launch.first_end is None and not launch.ending:
+                launch.first_end = one
             self._post(ev.ProcessExited(launch.name, one.ident.pid, *found))
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
@@ -324,6 +327,7 @@ class Executor:
             max_running=spec.max_running,
             max_queued=spec.max_queued,
             deterministic=spec.deterministic,
+            read_api=self._context.read_api,
             published_at=now_text(),
         )
         secret = Secret(launch=name, api_key=launch.api_key)
@@ -368,11 +372,12 @@ class Executor:
         )
         self._free(ev.FaultWritten(notice.launch))
 
-    async def _end(self, name: str, graceful: float) -> None:
+    async def _end(self, name: str, graceful: float, why: str = "") -> None:
         if self.launch is not None and self.launch.name == name:
             await launches.end(self._context, self.launch, graceful)
         else:
             await launches.end_recorded(self._context, self._group)
+        await endings.keep(self._context, self._group, name, self.launch, self._notices.get(name), why)
         self._post(ev.LaunchGone(name))
 
     def hurry(self) -> None:

@@ -57,6 +57,7 @@ class GroupLoop:
         self._queue: asyncio.Queue[GroupEvent] = asyncio.Queue()
         self._launches = 0
         self.held = ""  # why the newest specification is not acted on
+        self.since = now_text()  # when it came into its phase
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -96,6 +97,8 @@ class GroupLoop:
             self.executor.start(effect)
         if isinstance(event, ev.LaunchClaimed) and self.state is not before:
             self._launches += 1
+        if self.state.phase is not before.phase:
+            self.since = now_text()
         if self.state is not before:
             self._log.debug("step", what=type(event).__name__, phase=self.state.phase)
             self.publish_status()
@@ -126,13 +129,17 @@ class GroupLoop:
             launch=state.launch,
             pid=tree.main.pid if tree and tree.living else 0,
             processes=len(tree.living) if tree else 0,
-            restarts=max(0, self._launches - 1),
+            restarts=self.restarts,
             reason=state.end_reason if failing else "",
             message=self.held or (state.end_evidence if failing else ""),
             spec_revision=known[1] if known else 0,
         )
         stamped = msgspec.structs.replace(status, updated_at=now_text())
         self._context.status.set(self._context.keys.group_status(self.name), encode(stamped), compare=encode(status))
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self._launches - 1)
 
     @property
     def processes_left(self) -> bool:

@@ -63,6 +63,7 @@ class Launch:
     started: float = 0.0  # epoch seconds
     checked: bool = False  # its canary has passed
     ending: bool = False
+    first_end: Watched | None = None  # the process whose end ended the launch, before we ended anything
     starting: asyncio.Event = field(default_factory=asyncio.Event)  # set when the start is over, well or not
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -75,11 +76,14 @@ class Launch:
         """Of the processes that serve."""
         return [w.title for w in self.tree.living if roles.serves(w.title, w.parent)] if self.tree else []
 
-    def status_of(self, one: Watched) -> str:
+    def code_of(self, one: Watched) -> int | None:
         """How a process ended, where that can be known: for certain only of our own child, once it is collected."""
-        code = one.status
-        if code is None and self.child is not None and one.ident.pid == self.child.pid:
-            code = self.child.poll()
+        if one.status is None and self.child is not None and one.ident.pid == self.child.pid:
+            return self.child.poll()
+        return one.status
+
+    def status_of(self, one: Watched) -> str:
+        code = self.code_of(one)
         return "" if code is None else spawn.exit_text(code)
 
 

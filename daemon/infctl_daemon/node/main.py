@@ -19,7 +19,8 @@ from pathlib import Path
 
 from infctl.config.load import load_node_config
 from infctl.config.node import NodeConfig
-from infctl.domain.errors import Conflict, InfctlError
+from infctl.config.read_api import ReadApi, check_read_api, host_port
+from infctl.domain.errors import ConfigError, Conflict, InfctlError
 from infctl.domain.ids import check_name
 from infctl_daemon.node.agent import STOP_DEADLINE, Agent, Settings
 from infctl_daemon.node.check_config import DEFAULT_FILE, check
@@ -70,6 +71,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="end the engines when the daemon ends; else they run on, and the next daemon takes them over",
     )
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], help="default: info")
+    parser.add_argument("--read-api", metavar="HOST:PORT", help="the read-only API (default 127.0.0.1:8070)")
 
 
 def settings(args: argparse.Namespace) -> Settings:
@@ -84,7 +86,19 @@ def settings(args: argparse.Namespace) -> Settings:
         limits=config.limits,
         stop_groups=args.stop_groups_on_exit or config.stop_groups_on_exit,
         log_level=args.log_level or config.log_level,
+        read_api=read_api(args, config),
     )
+
+
+def read_api(args: argparse.Namespace, config: NodeConfig) -> ReadApi:
+    """Raises ConfigError."""
+    if args.read_api:
+        try:
+            host_port(args.read_api)
+        except ValueError as error:
+            raise ConfigError(f"--read-api: {error}") from None
+    origin = "--read-api" if args.read_api else f"readApi in {args.config}" if args.config else "readApi"
+    return check_read_api(config.read_api.read_api(args.read_api or ""), origin)
 
 
 def lock(folder: Path) -> int:

@@ -9,8 +9,11 @@ only the first one acts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
+
+import msgspec
 
 from infctl import __version__
 from infctl.domain.errors import LeaseLost, StoreError
@@ -53,8 +56,9 @@ class Membership:
         self._keep = keep
         self._keeper: LeaseKeeper | None = None
         self._stopping = False
+        self._moved = asyncio.Event()
         self.lease = 0
-        self._record = NodeLease(
+        self.record = NodeLease(
             node=node, boot_id=boot_id(), incarnation=os.urandom(4).hex(), version=__version__, started_at=now_text()
         )
 
@@ -83,7 +87,7 @@ class Membership:
             self._log.info("lease held", lease=f"{lease:x}", ttl_s=keeper.ttl_s, resumed=bool(self._earlier))
             self._earlier = 0
             self._held(lease)
-            await keeper.lost.wait()
+            await self._until_lost(keeper, lease)
             self.lease = 0
             self._log.warning("lease lost: the store says that it is gone", lease=f"{lease:x}")
             self._ended()
@@ -91,9 +95,11 @@ class Membership:
 
     async def _write_key(self, keeper: LeaseKeeper, lease: int) -> None:
         """Until it is ours. Raises LeaseLost when the lease went meanwhile."""
-        key, value = self._keys.node_lease(self._record.node), encode(self._record)
+        key = self._keys.node_lease(self.record.node)
         said = False
         while True:
+            self._moved.clear()
+            value = encode(self.record)
             try:
                 done = await self._store.txn([Compare.absent(key)], [Put(key, value, lease)], [Get(key)])
                 there = None if done.succeeded or not done.gets[0] else done.gets[0][0]
@@ -117,14 +123,40 @@ class Membership:
         try:
             other = decode(NodeLease, value)
         except BadRecord:
-            other = NodeLease(node=self._record.node, boot_id="", incarnation="?")
+            other = NodeLease(node=self.record.node, boot_id="", incarnation="?")
         self._log.warning(
             "another daemon has this node's name, or had it until moments ago: waiting for the end of its lease",
             incarnation=other.incarnation,
             started_at=other.started_at,
-            this_boot=other.boot_id == self._record.boot_id,
+            this_boot=other.boot_id == self.record.boot_id,
             hint="two daemons must not have one name: see node: in node.yaml",
         )
+
+    async def _until_lost(self, keeper: LeaseKeeper, lease: int) -> None:
+        """Wait for the lease's end; an address that came meanwhile is written when it comes."""
+        lost = asyncio.ensure_future(keeper.lost.wait())
+        try:
+            while not lost.done():
+                moved = asyncio.ensure_future(self._moved.wait())
+                await asyncio.wait({lost, moved}, return_when=asyncio.FIRST_COMPLETED)
+                moved.cancel()
+                if self._moved.is_set() and not lost.done():
+                    with contextlib.suppress(LeaseLost):
+                        await self._write_key(keeper, lease)
+        finally:
+            lost.cancel()
+
+    def reached_at(self, address: str) -> None:
+        """Where our read-only API is; said in our key from now on."""
+        if address != self.record.address:
+            self.record = msgspec.structs.replace(self.record, address=address)
+            self._moved.set()
+
+    @property
+    def holding(self) -> str:
+        """`held`, `uncertain`, `lost` (the store said so; the next one is being taken), or `none` before the first."""
+        keeper = self._keeper
+        return str(keeper.holding) if keeper is not None else "none"
 
     def _changed(self, holding: Holding) -> None:
         if holding is Holding.UNCERTAIN:

@@ -129,6 +129,7 @@ class LocalCluster:
                 "--stop-groups-on-exit",
             ]
             argv += ["--state-dir", str(self.layout.node_state), "--run-dir", str(self.layout.node_run)]
+            argv += ["--read-api", "127.0.0.1:0"]
             self.book.spawn(NODED, argv, self.layout.logs / f"{NODED}.log")
         if self.book.alive(GATEWAYD) is None:
             argv = [*program("infctl-gateway", "infctl_daemon.gateway.main"), *common, "--name", GATEWAY]
