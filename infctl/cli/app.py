@@ -14,6 +14,8 @@ SYNONYMS = {
     "show": "get",
     "ps": "get",
     "inspect": "describe",
+    "log": "logs",
+    "tail": "logs",
     "create": "apply",
     "up": "dev up",
     "down": "dev down",
@@ -42,6 +44,7 @@ def build() -> Tree:
             "Look": {
                 "get": _in("get", "Show objects of a kind, as a table or as documents."),
                 "describe": _in("describe", "Tell everything about one object, and what to do next."),
+                "logs": _in("logs", "Show what a group's engine printed, also before it ended."),
             },
             "Change": {
                 "apply": _in("apply", "Make pools and groups as YAML files say."),

@@ -87,6 +87,8 @@ def _values(what: Any, current: str, given: list[str], where: dict[str, str], na
         return [(FILES, "")]
     if what == "addresses":
         return _addresses(current, where, names)
+    if what == "groups":
+        return [(f"group/{name}", "") for name in names("group", where)]
     if what == "objects":
         return _objects(current, given, where, names)
     return []

@@ -61,6 +61,8 @@ def _values(parameter: Any) -> Any:
             return "objects"
         if metavar == "NAME":
             return "contexts"
+        if metavar == "group/NAME":
+            return "groups"
     if "--context" in parameter.opts:
         return "contexts"
     if metavar in _SOURCES:

@@ -1,7 +1,8 @@
 """Where the cluster is: `--endpoints`, then `INFCTL_ENDPOINTS`, then the context.
 
 Each answer says where it came from. A context has its own certificates; endpoints from a flag or the environment are
-spoken to with those of the environment (INFCTL_ETCD_CA and so on).
+spoken to with those of the environment (INFCTL_ETCD_CA and so on). The token for the read-only APIs of daemons is that
+of INFCTL_READ_TOKEN_FILE, else of the context.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infctl.config.context import Context, load_contexts, unknown_context
@@ -24,12 +26,13 @@ if TYPE_CHECKING:  # completion reads this file, too
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cluster to speak to; `origin` is for messages."""
+    """A cluster to speak to; `origin` is for messages, `read_token_file` for the read-only APIs of its daemons."""
 
     endpoints: tuple[str, ...]
     cluster: str
     origin: str
     tls: TlsFiles | None = None
+    read_token_file: Path | None = None
 
 
 def find_cluster(endpoints: str = "", context: str = "", cluster: str = "") -> Place:
@@ -37,9 +40,9 @@ def find_cluster(endpoints: str = "", context: str = "", cluster: str = "") -> P
     context = context or os.environ.get("INFCTL_CONTEXT", "")
     cluster = cluster or os.environ.get("INFCTL_CLUSTER", "")
     if endpoints:
-        return Place(_split(endpoints), cluster or "default", "--endpoints", from_environment())
+        return Place(_split(endpoints), cluster or "default", "--endpoints", from_environment(), _token())
     if not context and (env := os.environ.get("INFCTL_ENDPOINTS", "")):
-        return Place(_split(env), cluster or "default", "INFCTL_ENDPOINTS", from_environment())
+        return Place(_split(env), cluster or "default", "INFCTL_ENDPOINTS", from_environment(), _token())
     found = load_contexts()
     name = context or found.current
     if not name:
@@ -51,7 +54,13 @@ def find_cluster(endpoints: str = "", context: str = "", cluster: str = "") -> P
     chosen: Context | None = found.contexts.get(name)
     if chosen is None:
         raise unknown_context(name, found)
-    return Place(chosen.endpoints, cluster or chosen.cluster, f"context {name}", chosen.tls)
+    token = _token() or chosen.read_token_file
+    return Place(chosen.endpoints, cluster or chosen.cluster, f"context {name}", chosen.tls, token)
+
+
+def _token() -> Path | None:
+    named = os.environ.get("INFCTL_READ_TOKEN_FILE", "")
+    return Path(named).expanduser() if named else None
 
 
 def _split(text: str) -> tuple[str, ...]:

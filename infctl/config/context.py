@@ -5,6 +5,7 @@ current = "dev"
 endpoints = ["127.0.0.1:2379"]
 cluster = "default"
 ca = "etcd-ca.pem"          # with cert, key and server_name: TLS; relative paths start at the file's folder
+read_token_file = "token"   # what the read-only APIs of daemons ask for, where they ask for a token
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ class Context:
     endpoints: tuple[str, ...] = ()
     cluster: str = "default"
     tls: TlsFiles | None = None
+    read_token_file: Path | None = None
 
     @property
     def words(self) -> dict[str, str | list[str]]:
         """Its table in the file, in order."""
         words: dict[str, str | list[str]] = {"endpoints": list(self.endpoints), "cluster": self.cluster}
         files = ((key, str(getattr(self.tls, key) or "")) for key in _TLS) if self.tls else ()
-        return words | {key: word for key, word in files if word}
+        words |= {key: word for key, word in files if word}
+        return words | ({"read_token_file": str(self.read_token_file)} if self.read_token_file else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def _context(path: Path, name: str, entry: object, problems: list[str]) -> Conte
     if not isinstance(entry, dict):
         problems.append(f"{path}: contexts.{name}: expected a table")
         return None
-    for key in sorted(set(entry) - {"endpoints", "cluster", *_TLS}):
+    for key in sorted(set(entry) - {"endpoints", "cluster", "read_token_file", *_TLS}):
         problems.append(f"{path}: contexts.{name}.{key}: unknown key")
     endpoints = entry.get("endpoints", [])
     cluster = entry.get("cluster", "default")
@@ -116,14 +119,15 @@ def _context(path: Path, name: str, entry: object, problems: list[str]) -> Conte
     if not isinstance(cluster, str):
         problems.append(f"{path}: contexts.{name}.cluster: expected a name")
         return None
-    words = [entry.get(key, "") for key in _TLS]
-    if wrong := [key for key, word in zip(_TLS, words, strict=True) if not isinstance(word, str)]:
+    *words, token = named = [entry.get(key, "") for key in (*_TLS, "read_token_file")]
+    if wrong := [k for k, word in zip((*_TLS, "read_token_file"), named, strict=True) if not isinstance(word, str)]:
         problems.extend(f"{path}: contexts.{name}.{key}: expected a text" for key in wrong)
         return None
     if problem := missing_half(entry.get("cert"), entry.get("key")):
         problems.append(f"{path}: contexts.{name}: {problem}")
         return None
-    return Context(name, tuple(endpoints), cluster, from_words(words, folder=path.parent))
+    token_file = Path(os.path.abspath(path.parent / os.path.expanduser(token))) if token else None
+    return Context(name, tuple(endpoints), cluster, from_words(words, folder=path.parent), token_file)
 
 
 def save_context(context: Context, *, make_current: bool, path: Path | None = None) -> Path:

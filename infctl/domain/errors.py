@@ -12,6 +12,7 @@ InfctlError
 │  └─ StoreFull          definite: NOSPACE; deletes still work
 ├─ EngineError                                      exit 1
 │  ├─ StartFailed · NotReady · Rejected · Crashed
+├─ NodeUnreachable                                  exit 1
 ├─ DeadlineExceeded                                 exit 4
 ├─ PartialFailure                                   exit 7
 └─ InvariantBroken       a bug of ours              exit 70
@@ -128,6 +129,13 @@ class Rejected(EngineError):
 
 class Crashed(EngineError):
     reason = "Crashed"
+    recoverable = True
+
+
+class NodeUnreachable(InfctlError):
+    """A node's daemon does not answer; what runs there may go on."""
+
+    reason = "NodeUnreachable"
     recoverable = True
 
 

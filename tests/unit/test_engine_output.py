@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import stat
@@ -67,7 +68,7 @@ def test_lines_come_whole_and_without_keys_however_they_arrive(cuts: list[int]) 
     text = f"one\nkey={key}\n\nlast {key} line".encode()
     lines, out = Lines(), b""
     edges = sorted({0, len(text), *(c for c in cuts if c < len(text))})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         taken = lines.take(text[start:end])
         assert taken == b"" or taken.endswith(b"\n")
         out += taken

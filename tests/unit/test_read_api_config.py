@@ -61,7 +61,7 @@ def test_client_certificates_open_an_address_for_others_and_a_certificate_of_our
     assert api_of(tmp_path, text).tls is not None
     with pytest.raises(ConfigError, match="for everybody"):
         api_of(tmp_path, f"readApi: {{listen: '10.0.0.1:81', tls: {{{pair}}}}}")
-    with pytest.raises(ConfigError, match="TLS of the read API .*No such file"):
+    with pytest.raises(ConfigError, match=r"TLS of the read API .*No such file"):
         api_of(tmp_path, text.replace("node.key", "other.key"))
 
 

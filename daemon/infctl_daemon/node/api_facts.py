@@ -51,6 +51,7 @@ class Facts:
         self._ended = EndedRecords(context.state_dir)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="read-api")
         self.listed = listed
+        self.node = context.node
 
     async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*arguments, **named))
@@ -62,7 +63,7 @@ class Facts:
     def status(self) -> dict[str, Any]:
         record = self._record()
         return {
-            "node": self._context.node,
+            "node": self.node,
             "version": record.version,
             "incarnation": record.incarnation,
             "boot_id": record.boot_id,
@@ -125,7 +126,7 @@ class Facts:
             told["state"] = "ended"
         else:
             told["state"] = "running" if self.alive(record.group, record.launch) else "ending"
-        return told | {"node": self._context.node, "log": str(self.log_path(record.launch))}
+        return told | {"node": self.node, "log": str(self.log_path(record.launch))}
 
     def log_path(self, launch: str) -> Path:
         return self._context.state_dir / "logs" / f"{launch}.log"
@@ -157,7 +158,7 @@ class Facts:
         loop = self._loops.get(group)
         alive = self.alive(group, launch) and not ended
         return {
-            "node": self._context.node,
+            "node": self.node,
             "group": group,
             "launch": launch,
             "serving": bool(alive and loop is not None and loop.state.phase not in _STARTING),

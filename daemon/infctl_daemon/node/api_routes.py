@@ -37,7 +37,12 @@ class Routes:
         for path, closed in (("/v1/status", self.status), ("/v1/groups/{group}/launches", self.launches)):
             app.router.add_get(path, self._with_token(closed))
         app.router.add_get(f"{launch}/log", self._with_token(self.log))
+        app.on_response_prepare.append(self._signed)
         return app
+
+    async def _signed(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Say whose answer it is: another host's loopback may be asked by mistake."""
+        response.headers["x-infctl-node"] = self._facts.node
 
     def _with_token(self, handler: Callable[[web.Request], Any]) -> Callable[[web.Request], Any]:
         async def checked(request: web.Request) -> web.StreamResponse:
