@@ -3,89 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
-from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import aiohttp
 import pytest
 
-from infctl.config.read_api import ReadApi
 from infctl.domain.group import Group, Phase
-from infctl.store.records import NodeLease
 from infctl_daemon.node import api as server_module
 from infctl_daemon.node import api_logs, api_routes
-from infctl_daemon.node.api import ReadApiServer
-from infctl_daemon.node.api_facts import Facts
-from infctl_daemon.node.endings import digest
-from infctl_daemon.proc.ended import Ended, EndedRecords
-from infctl_daemon.runtime import log
+from infctl_daemon.proc.ended import Ended
 from tests.support.certs import HAVE_OPENSSL, Authority
-from tests.support.readapi import ask
+from tests.support.readapi import KEY, LAUNCH, OLD, OLD_KEY, Loop, ask, ended, serving
 from tests.support.witness import until
-
-LAUNCH, OLD = "a-abcdefgh", "a-bcdefgh2"
-KEY, OLD_KEY = "k" + "1" * 48, "k" + "2" * 48
-
-
-class Loop:
-    """A group as its loop shows it."""
-
-    def __init__(self, phase: Phase = Phase.READY) -> None:
-        self.state = Group("a", phase=phase, launch=LAUNCH, generation=4, gone=False, end_reason="hang")
-        launch = SimpleNamespace(name=LAUNCH, api_key=KEY, started=1.0, tree=None)
-        self.executor = SimpleNamespace(launch=launch)
-        self.since = "2026-01-02T03:04:05.678Z"
-        self.restarts = 2
-
-
-class Daemon:
-    """An API over a folder and one group, without a daemon around it."""
-
-    def __init__(self, folder: Path, api: ReadApi, loop: Loop) -> None:
-        self.folder = folder
-        (folder / "logs").mkdir()
-        self.log = folder / "logs" / f"{LAUNCH}.log"
-        self.listed = True
-        self.url = ""
-        context: Any = SimpleNamespace(node="n1", state_dir=folder, world=SimpleNamespace(specs={}))
-        record = NodeLease(node="n1", boot_id="b", incarnation="i")
-        loops: Any = {"a": loop}
-        self.facts = Facts(context, loops, lambda: record, lambda: "held", lambda: self.listed)
-        self.server = ReadApiServer(api, self.facts, log.get("test"), self._reached)
-
-    def _reached(self, url: str) -> None:
-        self.url = url
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
-
-
-@contextlib.asynccontextmanager
-async def serving(folder: Path, loop: Loop | None = None, **api: Any) -> AsyncIterator[Daemon]:
-    daemon = Daemon(folder, ReadApi(port=0, **api), loop or Loop())
-    try:
-        assert await daemon.server.open()
-        yield daemon
-    finally:
-        await daemon.server.close()
-
-
-def ended(daemon: Daemon) -> None:
-    EndedRecords(daemon.folder).write(
-        Ended(
-            group="a",
-            launch=OLD,
-            reason="hang",
-            signal=9,
-            ended_at="2026-01-02T03:04:05.678Z",
-            key_digest=digest(OLD_KEY),
-        )
-    )
 
 
 async def test_a_token_is_asked_of_everything_but_health_and_whether_a_launch_serves(tmp_path: Path) -> None:

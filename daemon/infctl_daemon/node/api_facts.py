@@ -101,7 +101,7 @@ class Facts:
         loop = self._loops.get(group)
         if loop is None and not ended:
             raise not_found(f"group {group} is not of this node")
-        found = [self._told_of(record) for record in ended]
+        records = list(ended)
         launch = loop.executor.launch if loop else None
         if loop is not None and loop.state.launch and loop.state.launch not in {r.launch for r in ended}:
             known = launch if launch and launch.name == loop.state.launch else None
@@ -113,20 +113,21 @@ class Facts:
                 evidence="" if loop.state.phase in ALIVE else loop.state.end_evidence,
                 started_at=text_of(known.started * 1000.0) if known and known.started else "",
             )
-            found.insert(0, self._told_of(now))
-        return found
+            records.insert(0, now)
+        printed = await self.in_thread(lambda: {r.launch for r in records if self.log_path(r.launch).exists()})
+        return [self._told_of(record, record.launch in printed) for record in records]
 
     async def _ended_of(self, group: str) -> list[Ended]:
         return await self.in_thread(self._ended.read, group) if NAME.fullmatch(group) else []
 
-    def _told_of(self, record: Ended) -> dict[str, Any]:
+    def _told_of(self, record: Ended, printed: bool) -> dict[str, Any]:
         told: dict[str, Any] = msgspec.to_builtins(record)
         del told["v"], told["key_digest"]
         if record.ended_at:
             told["state"] = "ended"
         else:
             told["state"] = "running" if self.alive(record.group, record.launch) else "ending"
-        return told | {"node": self.node, "log": str(self.log_path(record.launch))}
+        return told | {"node": self.node, "log": str(self.log_path(record.launch)) if printed else ""}
 
     def log_path(self, launch: str) -> Path:
         return self._context.state_dir / "logs" / f"{launch}.log"

@@ -70,7 +70,8 @@ async def _logs(
         raise owner.away()
     async with open_daemon(owner.lease, place) as api:
         told = await choose(api, owner, previous=previous, launch=launch)
-        io.err(io.printable(f"{sentence(told)}; {told.log} on node/{owner.node}"))
+        lies = f"{told.log} on node/{owner.node}" if told.log else "it printed nothing"
+        io.err(io.printable(f"{sentence(told)}; {lies}"))
         said = False
         async for text, cut in api.log(group, told.launch, lines, follow=follow):
             if cut and not said:
