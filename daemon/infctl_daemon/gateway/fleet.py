@@ -93,7 +93,7 @@ class Fleet(Table):
                 if error.reason != said:
                     log.warning("store.unavailable", **told(error))
                     said = error.reason
-                self._cut.add("")
+                self._lost("")
                 await asyncio.sleep(delay)
                 delay = min(RETRY_MOST, delay * 2)
                 continue
@@ -165,7 +165,7 @@ class Fleet(Table):
             self.put_secret(group, secret)
         for record in snapshot.endpoints:
             self.put_endpoint(record, proven=False, until=now + left)
-        self._cut.add("")
+        self._lost("")
         self._store.expect(snapshot.cluster_id, snapshot.revision)
         self.cluster_id, self.revision = snapshot.cluster_id, snapshot.revision
         self.fresh_at = now - snapshot.age()
@@ -252,8 +252,12 @@ class Fleet(Table):
                 case Alive():
                     self.fresh_at = asyncio.get_running_loop().time()
                 case Interrupted(reason):
-                    self._cut.add(prefix)
+                    self._lost(prefix)
                     log.warning("watch.interrupted", prefix=prefix, why=reason)
+
+    def _lost(self, prefix: str) -> None:
+        self._cut.add(prefix)
+        self.doubts.added.set()  # while the store is away, the daemons are asked
 
     def _seen(self, revision: int) -> None:
         self.revision = max(self.revision, revision)

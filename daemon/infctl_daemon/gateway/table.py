@@ -1,9 +1,9 @@
 """The routing table: endpoints, keys, generations, faults and pools as last told by the store, minus what failed here.
 
 An endpoint is routable when its launch is the one that the highest generation seen of its group registers, no fault
-notice names it, its key is known, its tokenizer is loaded and checked, and it is not quarantined here. One that leaves
-without a notice lost its lease and nothing else: it stays for as long as it proves that it lives, until its owner
-registers it again (R7, `vigil`). A generation never falls.
+notice names it, its daemon does not call it over, its key is known, its tokenizer is loaded and checked, and it is not
+quarantined here. One that leaves without a notice lost its lease and nothing else: it stays for as long as it proves
+that it lives, until its owner registers it again (R7, `vigil`). A generation never falls.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Table:
         self._faults: dict[str, FaultNotice] = {}
         self._pools: dict[str, PoolSpec] = {}
         self._quarantine: dict[str, str] = {}
+        self._over: set[str] = set()
         self.doubts = Doubts()
         self.load: dict[str, int] = {}
         self.dispatched: dict[str, tuple[int, float]] = {}
@@ -58,6 +59,7 @@ class Table:
             # between a raised generation and its endpoint the launch is the registered one all the same
             (registered is None or record.generation >= registered.generation or launch == registered.launch)
             and launch not in self._faults
+            and launch not in self._over
             and self.doubts.allows(launch)
             and launch not in self._quarantine
             and (secret := self._secrets.get(record.group)) is not None
@@ -115,6 +117,17 @@ class Table:
     def release(self, launch: str) -> None:
         self._quarantine.pop(launch, None)
 
+    def over(self, launch: str) -> bool:
+        """Its own daemon says that it was ended, and the store will when it is heard; False when that was known."""
+        if launch in self._over or launch not in self._launches:
+            return False
+        self._over.add(launch)
+        return True
+
+    def unproven(self) -> list[str]:
+        """Launches that get work on the store's last word alone."""
+        return [launch for launch in self._launches if launch not in self._over and launch not in self.doubts]
+
     def quarantined(self) -> dict[str, str]:
         return dict(self._quarantine)
 
@@ -128,6 +141,7 @@ class Table:
         self._views[record.group] = _endpoint(record)
         if until == FOREVER:
             self.doubts.settle(record.launch)
+            self._over.discard(record.launch)
         else:
             self.doubts.add(record.launch, self._grace, proven=proven, until=until)
         self.changed.set()
@@ -205,6 +219,7 @@ class Table:
     def _forget_launch(self, launch: str) -> None:
         self._launches.pop(launch, None)
         self._quarantine.pop(launch, None)
+        self._over.discard(launch)
         self.doubts.settle(launch)
 
 

@@ -2,8 +2,9 @@
 
 Two kinds. An endpoint that left the store without a fault notice lost a lease, not its engine: its owner registers the
 same launch again within moments. And what a gateway reads from its own disk was true once. Kept true: such a launch
-gets new work only while it answers a probe with its own key; whoever does not come back into the store is forgotten,
-but only in time during which the store could have said so.
+gets new work only while it answers a probe with its own key and its daemon, where that can be reached, does not call it
+over; whoever does not come back into the store is forgotten, but only in time during which the store could have said
+so. While the store is away the daemons of all the others are asked, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import aiohttp
 import structlog
 
 from infctl.store.records import EndpointRecord
+from infctl_daemon.gateway.witness import Daemons, Word
 from infctl_daemon.runtime.log import about
 
 log = structlog.get_logger()
@@ -106,6 +108,14 @@ class Doubted(Protocol):
 
     def record(self, launch: str) -> EndpointRecord | None: ...
 
+    def unproven(self) -> list[str]:
+        """Launches that get work on the store's last word alone."""
+        ...
+
+    def over(self, launch: str) -> bool:
+        """Its own daemon says that it was ended; False when that was known."""
+        ...
+
     def forget(self, launch: str) -> None: ...
 
 
@@ -116,6 +126,7 @@ class Vigil:
         self._fleet = fleet
         self._http = http
         self.timeout = timeout
+        self._daemons = Daemons(http, timeout)
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
@@ -123,13 +134,14 @@ class Vigil:
         loop = asyncio.get_running_loop()
         began = loop.time()
         while True:
-            if not doubts:
+            if not doubts and not self._fleet.away:
                 doubts.added.clear()
                 await doubts.added.wait()
                 began = loop.time()
             asked = loop.time()
-            every = max(EVERY, len(doubts) / A_SECOND)
-            await self._round()
+            others = self._fleet.unproven() if self._fleet.away else []
+            every = max(EVERY, (len(doubts) + len(others)) / A_SECOND)
+            await asyncio.gather(self._round(), *(self._second_opinion(launch) for launch in others))
             took = loop.time() - asked
             doubts.window = max(WINDOW, 2.5 * (took + every))
             await asyncio.sleep(max(0.1, every - took))
@@ -158,9 +170,30 @@ class Vigil:
     async def _one(self, launch: str) -> tuple[str, Proof]:
         async with self._slots:
             at = self._fleet.address(launch)
-            proof = await self._probe(*at) if at is not None else Proof.REFUSED
+            if at is None:
+                proof = Proof.REFUSED
+            else:
+                proof, word = await asyncio.gather(self._probe(*at), self._ask(launch, at[1]))
+                if word is Word.OVER:
+                    proof = Proof.REFUSED
+                elif word is Word.CUT_OFF and proof is Proof.LIVES and not self._fleet.away:
+                    # the store is there for us and not for its daemon: nobody can say whose the group is by now
+                    proof = Proof.SILENT
             self._fleet.doubts.probed(launch, proof)
             return launch, proof
+
+    async def _second_opinion(self, launch: str) -> None:
+        async with self._slots:
+            if (at := self._fleet.address(launch)) is not None:
+                await self._ask(launch, at[1])
+
+    async def _ask(self, launch: str, api_key: str) -> Word:
+        """The word of the launch's daemon. One that it calls over gets nothing from here on."""
+        record = self._fleet.record(launch)
+        word = await self._daemons.ask(record, api_key) if record is not None else Word.NONE
+        if word is Word.OVER and self._fleet.over(launch):
+            log.warning("endpoint.over", launch=launch, why="its daemon says that this launch was ended")
+        return word
 
     async def _probe(self, url: str, api_key: str) -> Proof:
         limit = aiohttp.ClientTimeout(total=self.timeout)
