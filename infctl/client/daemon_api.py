@@ -29,11 +29,11 @@ class ToldLaunch(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     state: str = ""
     reason: str = ""
-    evidence: str = ""
+    message: str = ""
     process: str = ""
     exit_code: int | None = None
     signal: int | None = None
-    oom: bool = False
+    oom_kills: int = 0
     started_at: str = ""
     ended_at: str = ""
     log: str = ""

@@ -87,8 +87,8 @@ def sentence(told: ToldLaunch) -> str:
     how = f"exit code {told.exit_code}" if told.exit_code is not None else ""
     how = f"signal {told.signal}" if told.signal is not None else how
     who = f"{told.process}: {how or 'ended'}" if told.process else how
-    why = f"{told.reason}: {told.evidence}" if told.evidence and not told.process else told.reason
-    parts = ", ".join(part for part in (who, "out of memory" if told.oom else "", why) if part)
+    why = f"{told.reason}: {told.message}" if told.message and not told.process else told.reason
+    parts = ", ".join(part for part in (who, "out of memory" if told.oom_kills else "", why) if part)
     return f"{head}ended {told.ended_at}" + (f": {parts}" if parts else "")
 
 

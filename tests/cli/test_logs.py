@@ -17,7 +17,7 @@ from infctl.ports.store import Delete
 from infctl.store.codec import encode
 from infctl.store.keys import Keys
 from infctl.store.records import Generation, GroupSpec, LaunchRecord, NodeLease
-from infctl_daemon.proc.ended import Ended, EndedRecords
+from infctl_daemon.proc.ended import Ended, write
 from tests.support.net import free_ports
 from tests.support.readapi import KEY, LAUNCH, OLD, Daemon, serving
 
@@ -31,11 +31,11 @@ OLDER = "a-cdefgh23"
 async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     """One launch that runs, one that a rank's death ended, one that could not be started."""
     async with serving(tmp_path) as made:
-        records = EndedRecords(tmp_path)
-        records.write(Ended(group="a", launch=OLDER, generation=2, reason="spawn-failed", ended_at=AT,
-                            evidence="model path /m does not exist"))  # fmt: skip
-        records.write(Ended(group="a", launch=OLD, generation=3, reason="process-exited", process="sim::scheduler_TP1",
-                            evidence="sim::scheduler_TP1 (pid 4321) ended: signal 9", signal=9,
+        write(tmp_path, Ended(group="a", launch=OLDER, generation=2, reason="spawn-failed", ended_at=AT,
+                            message="model path /m does not exist"))  # fmt: skip
+        write(tmp_path, Ended(group="a", launch=OLD, generation=3, reason="process-exited",
+                            process="sim::scheduler_TP1",
+                            message="sim::scheduler_TP1 (pid 4321) ended: signal 9", signal=9,
                             ended_at="2026-01-02T04:04:05.678Z"))  # fmt: skip
         made.log.write_text(f"args: api_key={KEY}\n\x1b[31mred\x1b[0m\n" + "".join(f"line {n}\n" for n in range(5)))
         (tmp_path / "logs" / f"{OLD}.log").write_text("Traceback\nout of luck\n")
@@ -177,9 +177,10 @@ async def test_following_ends_with_the_launch_and_says_how(logs: Logs, daemon: D
     assert await asyncio.wait_for(process.stdout.readline(), 30) == b"line 4\n"
     with daemon.log.open("a") as out:
         out.write("last words\n")
-    EndedRecords(daemon.folder).write(
+    write(
+        daemon.folder,
         Ended(group="a", launch=LAUNCH, generation=4, reason="process-exited", process="main", exit_code=1,
-              ended_at="2026-01-02T05:04:05.678Z")
+              ended_at="2026-01-02T05:04:05.678Z"),
     )  # fmt: skip
     daemon.loop.end()
     out_text, err = await asyncio.wait_for(process.communicate(), 30)

@@ -92,7 +92,7 @@ async def test_a_planned_end_and_a_start_that_failed_are_told_too(cluster: Clust
         return newest if newest["reason"] == "spawn-failed" else None
 
     failed = await until(told, 10.0, "the failed start is told")
-    assert "/nonexistent/model does not exist" in failed["evidence"]
+    assert "/nonexistent/model does not exist" in failed["message"]
     assert (failed["exit_code"], failed["signal"]) == (None, None)
     status, text = await ask(f"{api}/v1/groups/a/launches/{failed['launch']}/log")
     assert (status, text) == (200, "")

@@ -22,7 +22,7 @@ from infctl.store.records import NodeLease
 from infctl_daemon.node.api import ReadApiServer
 from infctl_daemon.node.api_facts import Facts
 from infctl_daemon.node.endings import digest
-from infctl_daemon.proc.ended import Ended, EndedRecords
+from infctl_daemon.proc.ended import Ended, write
 from infctl_daemon.runtime import log
 
 
@@ -109,7 +109,8 @@ async def serving(folder: Path, loop: Loop | None = None, **api: Any) -> AsyncIt
 
 
 def ended(daemon: Daemon) -> None:
-    EndedRecords(daemon.folder).write(
+    write(
+        daemon.folder,
         Ended(
             group="a",
             launch=OLD,
@@ -117,5 +118,5 @@ def ended(daemon: Daemon) -> None:
             signal=9,
             ended_at="2026-01-02T03:04:05.678Z",
             key_digest=digest(OLD_KEY),
-        )
+        ),
     )

@@ -21,7 +21,8 @@ from infctl_daemon.node.api_errors import not_found
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.endings import digest
 from infctl_daemon.node.group_loop import GroupLoop
-from infctl_daemon.proc.ended import Ended, EndedRecords
+from infctl_daemon.proc import ended as records
+from infctl_daemon.proc.ended import Ended
 
 _STARTING = frozenset({Phase.SPAWNING, Phase.LOADING, Phase.CANARY})
 SUPERVISED_BY = "session"  # a process session of its own, and a scan for its members
@@ -48,7 +49,6 @@ class Facts:
         self._loops = loops
         self._record = record
         self._holding = holding
-        self._ended = EndedRecords(context.state_dir)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="read-api")
         self.listed = listed
         self.node = context.node
@@ -101,7 +101,7 @@ class Facts:
         loop = self._loops.get(group)
         if loop is None and not ended:
             raise not_found(f"group {group} is not of this node")
-        records = list(ended)
+        every = list(ended)
         launch = loop.executor.launch if loop else None
         if loop is not None and loop.state.launch and loop.state.launch not in {r.launch for r in ended}:
             known = launch if launch and launch.name == loop.state.launch else None
@@ -110,15 +110,16 @@ class Facts:
                 launch=loop.state.launch,
                 generation=loop.state.generation,
                 reason="" if loop.state.phase in ALIVE else loop.state.end_reason,
-                evidence="" if loop.state.phase in ALIVE else loop.state.end_evidence,
+                message="" if loop.state.phase in ALIVE else loop.state.end_evidence,
+                ended_at="",
                 started_at=text_of(known.started * 1000.0) if known and known.started else "",
             )
-            records.insert(0, now)
-        printed = await self.in_thread(lambda: {r.launch for r in records if self.log_path(r.launch).exists()})
-        return [self._told_of(record, record.launch in printed) for record in records]
+            every.insert(0, now)
+        printed = await self.in_thread(lambda: {r.launch for r in every if self.log_path(r.launch).exists()})
+        return [self._told_of(record, record.launch in printed) for record in every]
 
     async def _ended_of(self, group: str) -> list[Ended]:
-        return await self.in_thread(self._ended.read, group) if NAME.fullmatch(group) else []
+        return await self.in_thread(records.read, self._context.state_dir, group) if NAME.fullmatch(group) else []
 
     def _told_of(self, record: Ended, printed: bool) -> dict[str, Any]:
         told: dict[str, Any] = msgspec.to_builtins(record)
@@ -130,7 +131,7 @@ class Facts:
         return told | {"node": self.node, "log": str(self.log_path(record.launch)) if printed else ""}
 
     def log_path(self, launch: str) -> Path:
-        return self._context.state_dir / "logs" / f"{launch}.log"
+        return records.log_path(self._context.state_dir, launch)
 
     def running(self, group: str, launch: str) -> bool:
         """Whether a process of it may still print something."""

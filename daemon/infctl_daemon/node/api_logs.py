@@ -14,7 +14,7 @@ from aiohttp import web
 
 from infctl_daemon.node.api_errors import ApiError, invalid
 from infctl_daemon.node.api_facts import Facts
-from infctl_daemon.proc import output
+from infctl_daemon.proc import reading
 
 LINES, MOST_LINES = 200, 10_000
 MOST_FOLLOWERS = 16
@@ -65,7 +65,7 @@ class LogReader:
         if follow and self._following >= MOST_FOLLOWERS:
             raise ApiError(503, "overloaded", f"{MOST_FOLLOWERS} readers follow already")
         path = self._facts.log_path(launch)
-        found = await self._facts.in_thread(output.tail, path, lines)
+        found = await self._facts.in_thread(reading.tail, path, lines)
         response = web.StreamResponse(headers={"x-infctl-cut": "1"} if found.cut else None)
         response.content_type, response.charset = "text/plain", "utf-8"
         self._following += follow
@@ -84,14 +84,14 @@ class LogReader:
             self._following -= follow
         return response
 
-    async def _parts(self, group: str, launch: str, found: output.Tail, *, follow: bool) -> AsyncIterator[bytes]:
+    async def _parts(self, group: str, launch: str, found: reading.Tail, *, follow: bool) -> AsyncIterator[bytes]:
         lines, at = Lines(), found.end
         if ready := lines.take(found.text):
             yield ready
         while follow:
             # asked before the file is read: what was printed until the end is still told
             running = self._facts.running(group, launch)
-            data, at = await self._facts.in_thread(output.more, self._facts.log_path(launch), at)
+            data, at = await self._facts.in_thread(reading.more, self._facts.log_path(launch), at)
             if ready := lines.take(data):
                 yield ready
             if not data and not running:

@@ -12,7 +12,7 @@ from infctl.store.records import FaultNotice
 from infctl.store.stamp import now_text, text_of
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.launch import Launch
-from infctl_daemon.proc.ended import Ended, EndedRecords
+from infctl_daemon.proc import ended
 
 
 async def keep(
@@ -23,21 +23,22 @@ async def keep(
     if launch is None or launch.name != name:
         launch = None
     process, code = _first_end(launch) if launch else ("", None)
-    record = Ended(
+    record = ended.Ended(
         group=group,
         launch=name,
         generation=launch.generation if launch else context.state.read(group).generation,
         reason=notice.reason if notice else why,
-        evidence=notice.evidence if notice else "",
+        message=notice.evidence if notice else "",
         process=process,
         exit_code=code if code is not None and code >= 0 else None,
         signal=-code if code is not None and code < 0 else None,
         started_at=text_of(launch.started * 1000.0) if launch and launch.started else "",
         ended_at=now_text(),
+        log=str(ended.log_path(context.state_dir, name)),
         key_digest=digest(launch.api_key) if launch else "",
     )
     try:
-        await asyncio.to_thread(EndedRecords(context.state_dir).write, record)
+        await asyncio.to_thread(ended.write, context.state_dir, record)
     except OSError as error:
         context.log.error("how the launch ended could not be written", group=group, launch=name, why=str(error))
 

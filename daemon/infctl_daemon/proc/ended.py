@@ -1,12 +1,12 @@
-"""How each launch ended: one small file for each, the newest of a group kept, so that it can still be asked afterwards.
+"""How each launch of a group ended: one small file for each, beside its output; the newest ten are kept.
 
-Files are replaced whole (`state_file.write_durably`) in `<folder>/ended/<group>/`. Exit code and signal are those of
-the process whose end ended the launch, else those of the main process; neither is known of processes that we did not
-start. What falls out of the list takes its log with it, so a group that crashes without end fills no disk.
+Written durably and whole, so that a reader sees a record or none. Sorted by when the launch ended, not by name.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
 
 import msgspec
@@ -18,59 +18,67 @@ KEPT = 10
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """`process` is the title of what ended first, "" where nothing did before we ended it. Times are RFC 3339 UTC.
+    """`exit_code` and `signal` are the main process's, both None when nobody can know them any more.
 
-    `key_digest` (sha256) lets whoever still has the launch's key ask about it; the key itself is kept nowhere.
+    Where another process ended first, and the launch with it, they are of that one, and `process` is its title.
+    `key_digest` (sha256) lets whoever has the launch's key ask about it; the key itself is kept nowhere.
     """
 
     v: int = 1
     group: str
     launch: str
     generation: int = 0
-    reason: str = ""
-    evidence: str = ""
-    process: str = ""
     exit_code: int | None = None
     signal: int | None = None
-    oom: bool = False
+    reason: str = ""
+    message: str = ""
+    oom_kills: int = 0
+    container: str = ""
     started_at: str = ""
-    ended_at: str = ""
+    ended_at: str
+    log: str = ""
+    process: str = ""
     key_digest: str = ""
 
 
-class EndedRecords:
-    """The records of all groups of one daemon. Reads and writes files in place: call it from a thread."""
+def log_path(folder: Path, launch: str) -> Path:
+    """Where the output of a launch goes; `folder` is the daemon's state folder."""
+    return folder / "logs" / f"{launch}.log"
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "ended"
-        self._logs = folder / "logs"
 
-    def _of(self, group: str) -> Path:
-        return self._folder / check_name(group, "group")
+def _records(folder: Path, group: str) -> Path:
+    return folder / "ended" / check_name(group, "group")
 
-    def write(self, record: Ended) -> None:
-        """Keep `record`, and only the newest of its group. The first word on a launch stays. Raises OSError."""
-        path = self._of(record.group) / f"{record.launch}.json"
-        if path.exists():
-            return
-        write_durably(path, msgspec.json.encode(record))
-        for old in self.read(record.group)[KEPT:]:
-            (self._logs / f"{old.launch}.log").unlink(missing_ok=True)
-            (self._of(record.group) / f"{old.launch}.json").unlink(missing_ok=True)
 
-    def read(self, group: str) -> list[Ended]:
-        """Newest first; what does not decode is passed over."""
-        found = []
-        try:
-            paths = [p for p in self._of(group).iterdir() if p.suffix == ".json" and not p.name.startswith(".")]
-        except OSError:
-            return []
-        for path in paths:
-            try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=Ended))
-            except (OSError, msgspec.MsgspecError):
-                continue
-        return sorted(found, key=lambda record: record.ended_at, reverse=True)
+def read(folder: Path, group: str) -> list[Ended]:
+    """The records of a group, newest first; one that does not decode is left out."""
+    found = []
+    for path in _records(folder, group).glob("*.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            found.append(msgspec.json.decode(path.read_bytes(), type=Ended))
+    return sorted(found, key=lambda e: (e.ended_at, e.launch), reverse=True)
 
-    def one(self, group: str, launch: str) -> Ended | None:
-        return next((record for record in self.read(group) if record.launch == launch), None)
+
+def write(folder: Path, record: Ended) -> None:
+    """Keep the record and drop those beyond the newest ten, with their output. The first word on a launch stays.
+
+    Raises OSError.
+    """
+    records = _records(folder, record.group)
+    if (records / f"{record.launch}.json").exists():
+        return
+    write_durably(records / f"{record.launch}.json", msgspec.json.encode(record))
+    known = read(folder, record.group)
+    for old in known[KEPT:]:
+        (records / f"{old.launch}.json").unlink(missing_ok=True)
+    _drop_logs(folder, record.group, {e.launch for e in known[:KEPT]})
+
+
+def _drop_logs(folder: Path, group: str, keep: set[str]) -> None:
+    """Remove the output of launches without a record, but for the newest ten: one may run, or be about to."""
+    ours = re.compile(re.escape(group) + r"-[a-z2-7]{8}")
+    with contextlib.suppress(OSError):
+        paths = [p for p in (folder / "logs").glob("*.log") if ours.fullmatch(p.stem) and p.stem not in keep]
+        paths.sort(key=lambda p: p.stat().st_mtime, reverse=True)
+        for path in paths[KEPT:]:
+            path.unlink(missing_ok=True)
