@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,48 @@ async def test_a_killed_ranks_signal_and_the_output_before_it_are_still_there(cl
     records = list((cluster.noded.folder / "state" / "ended" / "a").iterdir())
     assert [stat.S_IMODE(r.stat().st_mode) for r in records] == [0o600]
     assert await key_of(cluster, second.launch) not in records[0].read_text()
+
+
+async def test_infctl_shows_what_the_engine_printed_before_its_rank_was_killed(cluster: Cluster) -> None:
+    await cluster.apply(cluster.spec())
+    first = await cluster.ready()
+    os.kill(cluster.noded.pid("a", "scheduler_TP1"), signal.SIGKILL)
+    second = await cluster.ready(not_launch=first.launch)
+
+    async def logs(*words: str) -> tuple[int, str, str]:
+        argv = [
+            sys.executable,
+            "-m",
+            "infctl.cli.entry",
+            "logs",
+            "group/a",
+            "--endpoints",
+            cluster.etcd.endpoint,
+            *words,
+        ]
+        process = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, err = await asyncio.wait_for(process.communicate(), 30)
+        return process.returncode or 0, out.decode(), err.decode()
+
+    code, out, err = await logs("--previous")
+    log = cluster.noded.folder / "state" / "logs" / f"{first.launch}.log"
+    assert (code, out) == (0, log.read_text())
+    assert err.startswith(f"launch {first.launch}, generation {first.generation}, ended ")
+    assert err.endswith(f": sim::scheduler_TP1: signal 9, process-exited; {log} on node/n1\n")
+    code, _, err = await logs("-n", "0")
+    assert (code, err.split(";")[0]) == (0, f"launch {second.launch}, generation {second.generation}, running")
+    cluster.noded.signal(signal.SIGKILL)
+    await cluster.noded.ended()
+    code, out, err = await logs()
+    assert (code, out) == (1, "") and "does not answer" in err, "its lease is still there, the daemon is not"
+
+
+async def test_a_daemon_refuses_to_show_engine_output_to_everybody(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path, start=False) as cluster:
+        cluster.noded.read_api = {"listen": "0.0.0.0:0"}
+        cluster.noded.start()
+        assert await cluster.noded.ended() == 2
+        assert "ReadApiOpen" in cluster.noded.log.read_text()
 
 
 async def test_a_planned_end_and_a_start_that_failed_are_told_too(cluster: Cluster) -> None:

@@ -120,6 +120,10 @@ def _gpus(spec: GroupSpec) -> str:
     return "; ".join(f"{h.node}: {', '.join(h.gpus) or 'any'}" for h in spec.hosts)
 
 
+def _words(command: str, launch: str, node: str) -> str:
+    return f"engine's own words are shown by {command} (logs/{launch}.log below stateDir of the daemon on {node})."
+
+
 def _policy(spec: GroupSpec | None) -> str:
     if spec is None:
         return ""
@@ -142,7 +146,7 @@ def _advise(
     if status is None:
         page.step(f"The daemon on {spec.node} has not taken it up; it does within seconds where it can.", *follow)
         return
-    log = f"The engine's own words are in logs/{status.launch}.log below stateDir of the daemon on {spec.node}."
+    log = "The " + _words(f"infctl logs group/{name} --launch {status.launch}", status.launch, spec.node)
     if status.reason == "canary-failed":
         page.step("The engine answered otherwise than the pool knows. Same weights, same revision, same engine?",
                   "infctl describe", f"pool/{spec.pool}")  # fmt: skip
@@ -165,7 +169,7 @@ def _advise(
     elif status.phase == "ready" and (faults := look.faults_of(name)):
         page.step(
             f"It serves again after {count(len(faults), 'fault')} in the last minutes. Of the last lost launch, the "
-            f"engine's own words are in logs/{faults[-1].launch}.log below stateDir of the daemon on {spec.node}."
+            + _words(f"infctl logs group/{name} --previous", faults[-1].launch, spec.node)
         )
     if suspected:
         page.step("A gateway lost this launch on the data path, and its daemon has not confirmed a fault: is the way "
