@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestServer
 
 from infctl.adapters.memory_store import MemoryStore
 from infctl.ports.store import Delete
+from infctl.ports.tls import TlsFiles
 from infctl.store.codec import encode
 from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, Generation, Secret
@@ -26,6 +27,8 @@ from infctl_daemon.gateway.fleet import Fleet
 from infctl_daemon.gateway.vigil import Vigil
 from infctl_daemon.gateway.vocabulary import Vocabularies
 from infctl_daemon.gateway.witness import Daemons, Word
+from tests.support.certs import HAVE_OPENSSL, Authority
+from tests.support.readapi import serving
 from tests.support.witness import until
 
 KEYS = Keys()
@@ -99,26 +102,39 @@ async def hosted() -> AsyncIterator[tuple[Host, str, aiohttp.ClientSession]]:
 async def test_only_a_clear_answer_about_the_right_launch_is_evidence(said: object, status: int, word: Word) -> None:
     async with hosted() as (host, url, http):
         host.said, host.status = said, status
-        assert await Daemons(http, 1.0).ask(endpoint(url), KEY) is word
+        assert await Daemons(http).ask(endpoint(url), KEY, 1.0) is word
         assert host.asked == 1
 
 
 async def test_a_daemon_that_is_silent_or_not_there_is_no_evidence() -> None:
     async with hosted() as (host, url, http):
         host.patience = 5.0
-        assert await Daemons(http, 0.1).ask(endpoint(url), KEY) is Word.NONE
-        assert await Daemons(http, 1.0).ask(endpoint(url, read_api="http://127.0.0.1:1"), KEY) is Word.NONE
+        assert await Daemons(http).ask(endpoint(url), KEY, 0.1) is Word.NONE
+        assert await Daemons(http).ask(endpoint(url, read_api="http://127.0.0.1:1"), KEY, 1.0) is Word.NONE
 
 
 async def test_the_key_goes_to_no_loopback_address_that_is_another_hosts() -> None:
     async with hosted() as (host, url, http):
-        daemons = Daemons(http, 1.0)
+        daemons = Daemons(http)
         for far in ("http://10.0.0.7:12000", "http://gpu-7:12000"):
-            assert await daemons.ask(endpoint(far, read_api=url), KEY) is Word.NONE
+            assert await daemons.ask(endpoint(far, read_api=url), KEY, 1.0) is Word.NONE
         for no_address in ("", "unix:/x", url.removeprefix("http://")):
-            assert await daemons.ask(endpoint(url, read_api=no_address), KEY) is Word.NONE
-        assert await daemons.ask(endpoint(url), "") is Word.NONE
+            assert await daemons.ask(endpoint(url, read_api=no_address), KEY, 1.0) is Word.NONE
+        assert await daemons.ask(endpoint(url), "", 1.0) is Word.NONE
         assert host.asked == 0
+
+
+@pytest.mark.skipif(not HAVE_OPENSSL, reason="openssl is not installed")
+async def test_a_daemon_that_asks_for_certificates_is_shown_those_for_etcd(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    for name in ("node", "gw"):
+        authority.issue(name)
+    async with serving(tmp_path, tls=authority.files("node")) as daemon, aiohttp.ClientSession() as http:
+        record = msgspec.structs.replace(endpoint("http://127.0.0.1:1", read_api=daemon.url), node="n1")
+        assert await Daemons(http, authority.files("gw")).ask(record, KEY, 5.0) is Word.SERVES
+        async with aiohttp.ClientSession() as other:
+            for none in (authority.files(), None, TlsFiles(tmp_path / "gone.pem")):
+                assert await Daemons(other, none).ask(record, KEY, 5.0) is Word.NONE
 
 
 class World:

@@ -134,7 +134,7 @@ async def _run(
         clients = web.AppRunner(
             client_app(core, max_body, keep_alive), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
         )
-        vigil = Vigil(fleet, http, limits.probe)
+        vigil = Vigil(fleet, http, limits.probe, etcd.tls)
         operators = web.AppRunner(admin_app(core, journal), access_log=None, shutdown_timeout=1.0)
         try:
             url = await _listen(clients, listen, "--listen")

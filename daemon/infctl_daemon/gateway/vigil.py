@@ -19,6 +19,7 @@ from typing import Protocol
 import aiohttp
 import structlog
 
+from infctl.ports.tls import TlsFiles
 from infctl.store.records import EndpointRecord
 from infctl_daemon.gateway.witness import Daemons, Word
 from infctl_daemon.runtime.log import about
@@ -122,11 +123,13 @@ class Doubted(Protocol):
 class Vigil:
     """Probes every doubted launch about once a second, and forgets those whose time is over."""
 
-    def __init__(self, fleet: Doubted, http: aiohttp.ClientSession, timeout: float) -> None:
+    def __init__(
+        self, fleet: Doubted, http: aiohttp.ClientSession, timeout: float, tls: TlsFiles | None = None
+    ) -> None:
         self._fleet = fleet
         self._http = http
         self.timeout = timeout
-        self._daemons = Daemons(http, timeout)
+        self._daemons = Daemons(http, tls)
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
@@ -190,9 +193,10 @@ class Vigil:
     async def _ask(self, launch: str, api_key: str) -> Word:
         """The word of the launch's daemon. One that it calls over gets nothing from here on."""
         record = self._fleet.record(launch)
-        word = await self._daemons.ask(record, api_key) if record is not None else Word.NONE
+        word = await self._daemons.ask(record, api_key, self.timeout) if record is not None else Word.NONE
         if word is Word.OVER and self._fleet.over(launch):
-            log.warning("endpoint.over", launch=launch, why="its daemon says that this launch was ended")
+            words = {"launch": launch, **about(record)}
+            log.warning("endpoint.over", **words, why="its daemon says that this launch was ended")
         return word
 
     async def _probe(self, url: str, api_key: str) -> Proof:

@@ -7,12 +7,15 @@ says nothing at all. Over is for good: a launch that was ended is never the one 
 from __future__ import annotations
 
 import ipaddress
+import os
+import ssl
 from enum import Enum
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
+from infctl.ports.tls import TlsFiles
 from infctl.store.records import EndpointRecord
 
 MOST_BYTES = 16 * 1024
@@ -38,26 +41,41 @@ _decoder = msgspec.json.Decoder(_Serving)
 
 
 class Daemons:
-    """`timeout` (seconds) is for a whole answer."""
+    """`tls` are our certificates, shown to daemons that ask for them."""
 
-    def __init__(self, http: aiohttp.ClientSession, timeout: float) -> None:
+    def __init__(self, http: aiohttp.ClientSession, tls: TlsFiles | None = None) -> None:
         self._http = http
-        self._limit = aiohttp.ClientTimeout(total=timeout)
+        self._tls = tls or TlsFiles()
+        self._mark: tuple[float, ...] = ()
+        self._context: ssl.SSLContext | None = None
 
-    async def ask(self, record: EndpointRecord, api_key: str) -> Word:
-        """Never raises."""
+    async def ask(self, record: EndpointRecord, api_key: str, timeout: float) -> Word:
+        """`timeout` (seconds) is for the whole answer. Never raises."""
         if not api_key or not _reachable(record):
             return Word.NONE
         url = f"{record.read_api}/v1/groups/{record.group}/launches/{record.launch}/serving"
         headers = {"authorization": f"Bearer {api_key}"}
         try:
-            async with self._http.get(url, headers=headers, timeout=self._limit, allow_redirects=False) as answer:
+            encrypted = self._certificates() if url.startswith("https://") else True
+            async with self._http.get(
+                url, headers=headers, timeout=aiohttp.ClientTimeout(total=timeout), allow_redirects=False, ssl=encrypted
+            ) as answer:
                 if answer.status != 200 or not 0 < (answer.content_length or 0) <= MOST_BYTES:
                     return Word.NONE
                 said = _decoder.decode(await answer.read())
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError):
             return Word.NONE
         return _word(said, record)
+
+    def _certificates(self) -> ssl.SSLContext:
+        """Made anew when the files have changed. Raises OSError."""
+        mark = tuple(os.stat(path).st_mtime for path in self._tls.paths)
+        if self._context is None or mark != self._mark:
+            context = ssl.create_default_context(cafile=str(self._tls.ca) if self._tls.ca else None)
+            if self._tls.cert and self._tls.key:
+                context.load_cert_chain(self._tls.cert, self._tls.key)
+            self._context, self._mark = context, mark
+        return self._context
 
 
 def _word(said: _Serving, record: EndpointRecord) -> Word:
