@@ -265,11 +265,12 @@ class EtcdTlsView(View, frozen=True, kw_only=True):
 
 
 class ContextSpecView(View, frozen=True, kw_only=True):
-    """Where a cluster is. `etcdTls` is null where no TLS files are given."""
+    """Where a cluster is. `etcdTls` is null where no TLS files are given, `readTokenFile` where no token is."""
 
     endpoints: list[str]
     cluster: str
     etcd_tls: EtcdTlsView | None
+    read_token_file: str | None
 
 
 class ContextStatusView(View, frozen=True, kw_only=True):
@@ -294,6 +295,7 @@ class EffectiveView(View, frozen=True, kw_only=True):
     cluster: str
     origin: str
     etcd_tls: EtcdTlsView | None
+    read_token_file: str | None
 
 
 class ConfigView(View, frozen=True, kw_only=True, tag_field="kind", tag="Config"):

@@ -70,7 +70,10 @@ def offered(*words: str, bash: bool = False) -> list[str]:
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["help", "e"], ["exit-codes"]),
         (["get", "--", "-"], []),
-        ([], ["get", "describe", "apply", "diff", "dev", "demo", "config", "completion", "version", "help"]),
+        (["logs", ""], ["group/a", "group/new"]),
+        (["logs", "group/n"], ["group/new"]),
+        (["logs", "--launch", ""], []),
+        ([], ["get", "describe", "logs", "apply", "diff", "dev", "demo", "config", "completion", "version", "help"]),
     ],
 )
 def test_what_is_offered(words: list[str], found: list[str]) -> None:

@@ -86,6 +86,7 @@ def test_what_wins_over_the_file_is_said(config: Run) -> None:
         "cluster": "default",
         "origin": "context dev",
         "etcdTls": None,
+        "readTokenFile": None,
     }
 
 

@@ -35,6 +35,22 @@ def test_round_trip_keeps_the_others(home: Path) -> None:
     assert list(load_contexts().contexts) == ['we"ird\\name\n']
 
 
+def test_the_token_for_daemons_is_the_environments_or_the_contexts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("INFCTL_READ_TOKEN_FILE", raising=False)
+    home.parent.mkdir()
+    home.write_text('current = "a"\n[contexts.a]\nendpoints = ["h:1"]\nread_token_file = "token"\n')
+    token = home.parent / "token"
+    assert find_cluster().read_token_file == token
+    save_context(load_contexts().contexts["a"], make_current=True)
+    assert load_contexts().contexts["a"].read_token_file == token
+    assert find_cluster("flag:1").read_token_file is None
+    monkeypatch.setenv("INFCTL_READ_TOKEN_FILE", "/other")
+    assert find_cluster().read_token_file == find_cluster("flag:1").read_token_file == Path("/other")
+    home.write_text("[contexts.a]\nendpoints = []\nread_token_file = 3\n")
+    with pytest.raises(ConfigError, match=r"contexts\.a\.read_token_file: expected a text"):
+        load_contexts()
+
+
 def test_every_problem_is_named(home: Path) -> None:
     home.parent.mkdir()
     home.write_text('current = "x"\ncolour = 1\n[contexts.a]\nendpoints = "h"\n[contexts.b]\nendpoint = []\n')

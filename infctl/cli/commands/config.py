@@ -10,6 +10,8 @@ from infctl.cli.tree import Tree, leaf
 from infctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from infctl.config.context import Contexts
     from infctl.ports.tls import TlsFiles
 
@@ -140,6 +142,7 @@ def view(
         "cluster": place.cluster,
         "origin": place.origin,
         "etcdTls": _tls(place.tls),
+        "readTokenFile": _path(place.read_token_file),
     }
     document = {
         "apiVersion": "infctl/v1",
@@ -167,7 +170,12 @@ def _documents(found: Contexts) -> list[dict[str, Any]]:
             "apiVersion": "infctl/v1",
             "kind": "Context",
             "metadata": {"name": name, "createdAt": None},
-            "spec": {"endpoints": list(context.endpoints), "cluster": context.cluster, "etcdTls": _tls(context.tls)},
+            "spec": {
+                "endpoints": list(context.endpoints),
+                "cluster": context.cluster,
+                "etcdTls": _tls(context.tls),
+                "readTokenFile": _path(context.read_token_file),
+            },
             "status": {"current": name == found.current},
         }
         for name, context in sorted(found.contexts.items())
@@ -180,6 +188,10 @@ def _tls(files: TlsFiles | None) -> dict[str, str | None] | None:
         return None
     named = {"ca": files.ca, "cert": files.cert, "key": files.key, "serverName": files.server_name}
     return {name: str(value) if value else None for name, value in named.items()}
+
+
+def _path(file: Path | None) -> str | None:
+    return str(file) if file else None
 
 
 def _printed(output: str, document: dict[str, Any], texts: tuple[str, ...]) -> bool:

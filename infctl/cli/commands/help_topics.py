@@ -32,9 +32,11 @@ Which cluster a command speaks to, the first one that is given:
     endpoints = ["127.0.0.1:2379"]
     cluster = "default"
     # TLS: ca, cert, key (PEM files; relative paths start here), server_name
+    # read_token_file: for the read-only APIs of daemons, where they ask for a token
 
 A context has its own certificates; for endpoints of a flag or of the environment they come from INFCTL_ETCD_CA,
-INFCTL_ETCD_CERT, INFCTL_ETCD_KEY and INFCTL_ETCD_SERVER_NAME. docs/etcd.md has more.
+INFCTL_ETCD_CERT, INFCTL_ETCD_KEY and INFCTL_ETCD_SERVER_NAME. docs/etcd.md has more. INFCTL_READ_TOKEN_FILE wins over
+the context's read_token_file.
 
 `infctl dev up` writes the context `dev`."""
 
