@@ -200,6 +200,37 @@ async def test_only_the_launchs_own_key_learns_whether_it_serves(cluster: Cluste
     assert (status, said["error"]["code"]) == (404, "not_found")
 
 
+async def test_the_next_daemon_speaks_for_the_launch_that_it_took_over(cluster: Cluster) -> None:
+    await cluster.apply(cluster.spec())
+    ready = await cluster.ready()
+    key = await key_of(cluster, ready.launch)
+    before = await address(cluster.store, cluster.keys)
+    cluster.noded.signal(signal.SIGKILL)
+    await cluster.noded.ended()
+    cluster.noded.start()
+
+    async def moved() -> str:
+        found = await address(cluster.store, cluster.keys)
+        return found if found != before else ""
+
+    api = await until(moved, 20.0, "the lease key says where the new daemon answers")
+    url = f"{api}/v1/groups/a/launches/{ready.launch}"
+
+    async def serves() -> bool:
+        status, said = await ask(f"{url}/serving", key)
+        assert status != 200 or not said["over"], "it never calls over what it takes over"
+        return status == 200 and said["serving"]
+
+    await until(serves, 20.0, "it serves")
+    (told,) = await launches(api)
+    assert (told["launch"], told["state"], told["generation"]) == (ready.launch, "running", ready.generation)
+    assert told["started_at"] and "fired up" in (await ask(f"{url}/log"))[1]
+    os.kill(cluster.noded.pid("a", "scheduler_TP1"), signal.SIGKILL)
+    await cluster.ready(not_launch=ready.launch)
+    ended = (await launches(api))[1]
+    assert (ended["launch"], ended["process"], ended["signal"]) == (ready.launch, "sim::scheduler_TP1", 9)
+
+
 async def test_a_lease_that_is_uncertain_is_said_while_the_launch_goes_on_serving(cluster: Cluster) -> None:
     await cluster.apply(cluster.spec())
     ready = await cluster.ready()
