@@ -9,7 +9,8 @@ import pytest
 from infctl.config.load import load_node_config
 from infctl.config.read_api import ReadApi, check_read_api, host_port, read_token
 from infctl.domain.errors import ConfigError
-from infctl_daemon.node.main import arguments, read_api
+from infctl_daemon.node.api_options import read_api
+from infctl_daemon.node.main import arguments
 from tests.support.certs import HAVE_OPENSSL, Authority
 
 

@@ -6,6 +6,7 @@ import argparse
 
 from infctl.config.node import NodeConfig
 from infctl.domain.ids import check_name
+from infctl_daemon.node.api_options import read_api
 from infctl_daemon.runtime.etcd_options import find_etcd
 from infctl_daemon.runtime.settings import Checked, check_settings
 
@@ -18,6 +19,7 @@ FLAGS = {
     "runDir": "run_dir",
     "stopGroupsOnExit": "stop_groups_on_exit",
     "logLevel": "log_level",
+    "readApi.listen": "read_api",
 }
 
 
@@ -32,5 +34,6 @@ def check(arguments: argparse.Namespace, file: str) -> Checked[NodeConfig]:
             lambda config: check_name(arguments.cluster or config.cluster, "cluster"),
             lambda config: check_name(arguments.node or config.node, "node"),
             lambda config: find_etcd(arguments, config),
+            lambda config: read_api(arguments, config),
         ),
     )

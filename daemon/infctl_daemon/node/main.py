@@ -19,10 +19,10 @@ from pathlib import Path
 
 from infctl.config.load import load_node_config
 from infctl.config.node import NodeConfig
-from infctl.config.read_api import ReadApi, check_read_api, host_port
-from infctl.domain.errors import ConfigError, Conflict, InfctlError
+from infctl.domain.errors import Conflict, InfctlError
 from infctl.domain.ids import check_name
 from infctl_daemon.node.agent import STOP_DEADLINE, Agent, Settings
+from infctl_daemon.node.api_options import read_api
 from infctl_daemon.node.check_config import DEFAULT_FILE, check
 from infctl_daemon.runtime import log
 from infctl_daemon.runtime.console import complain
@@ -88,17 +88,6 @@ def settings(args: argparse.Namespace) -> Settings:
         log_level=args.log_level or config.log_level,
         read_api=read_api(args, config),
     )
-
-
-def read_api(args: argparse.Namespace, config: NodeConfig) -> ReadApi:
-    """Raises ConfigError."""
-    if args.read_api:
-        try:
-            host_port(args.read_api)
-        except ValueError as error:
-            raise ConfigError(f"--read-api: {error}") from None
-    origin = "--read-api" if args.read_api else f"readApi in {args.config}" if args.config else "readApi"
-    return check_read_api(config.read_api.read_api(args.read_api or ""), origin)
 
 
 def lock(folder: Path) -> int:
