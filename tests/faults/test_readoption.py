@@ -142,12 +142,9 @@ async def test_a_launch_of_another_boot_is_only_told_of(cluster: Cluster) -> Non
     await cluster.noded.ended()
     path = cluster.noded.folder / "state" / "groups" / "a.json"
     path.write_text(path.read_text().replace(procfs.boot_id(), "another-boot"))
-    strangers = list(cluster.noded.alive())
     cluster.noded.start(stop_groups=False)
     assert (await cluster.fault(first.launch)).reason == "host-rebooted"
-    # the recorded pids mean nothing after a boot: whoever has them now is left alone; the mark in the environment
-    # is a proof of another kind, and here it is true
-    assert strangers
+    await cluster.ready(not_launch=first.launch)
 
 
 async def test_two_daemons_of_one_name_do_not_share_it(cluster: Cluster, tmp_path: Path) -> None:
@@ -156,7 +153,7 @@ async def test_two_daemons_of_one_name_do_not_share_it(cluster: Cluster, tmp_pat
     await cluster.apply(cluster.spec())
     first = await cluster.ready()
     second = Noded(tmp_path / "n1-again", cluster.etcd.endpoint)
-    second.start(stop_groups=False)
+    second.start()
     try:
         await until(lambda: _has(second, "another daemon has this node's name"), 20, "it says so")
         await asyncio.sleep(2 * cluster.noded.limits["leaseTtlSeconds"])
