@@ -1,8 +1,8 @@
 """Hears of a process's death before its memory is freed, and asks nobody.
 
-The pidfd of a process becomes readable only when its memory is gone: for the gigabytes of a rank a third of a second and
-more. Its memory is freed by the last thread to let go of it, and every other thread is gone at once; so of two threads
-at least one is heard of within milliseconds. Needs pidfds of threads (Linux 6.9) and a process of three threads or more.
+The pidfd of a process becomes readable only when its memory is gone: for the gigabytes of a rank a third of a second or
+more. The memory is freed by the last thread to let go of it, and every other thread is gone at once; so of two threads
+at least one is heard of within milliseconds. Needs pidfds of threads (Linux 6.9) and three threads or more.
 """
 
 from __future__ import annotations
