@@ -18,7 +18,10 @@ class Role(StrEnum):
 
 
 class EndpointState(StrEnum):
+    """Only a ready endpoint gets new work; the streams that the others have go on."""
+
     READY = "ready"
+    SUSPECT = "suspect"  # one class of evidence speaks against it (R6)
     DRAINING = "draining"
 
 
