@@ -95,7 +95,8 @@ class Streak:
 @dataclass(frozen=True, slots=True)
 class Health:
     """One launch. `second`: the other class of evidence, while the heartbeat has the last word. `told`: the doubt that
-    was last said, None for none. `busy_at`, `full_at`: when it was last seen with other requests, with no room."""
+    was last said, None for none. `busy_at`, `full_at`: when it was last seen with other requests, with no room.
+    `answered`: suspicions after which our own question was answered rightly; they count no more."""
 
     launch: str
     policy: HealthPolicy = HealthPolicy()
@@ -103,7 +104,8 @@ class Health:
     model: Streak = Streak(Reason.SERVES)
     canary: Streak = Streak(Reason.RIGHT)
     progress: Progress = Progress(stall=2.0)
-    suspected: tuple[tuple[str, str], ...] = ()
+    suspected: tuple[ev.Suspicion, ...] = ()
+    answered: tuple[ev.Suspicion, ...] = ()
     second: str = ""
     wrong: int = 0
     busy_at: float | None = None
@@ -145,13 +147,13 @@ def step(health: Health, event: HealthEvent, now: float) -> Step:
         case ev.CanarySilent(why):
             health, effects = _silent(health, why, now)
         case ev.Suspected(by):
-            news = replace(health, suspected=by)
-            if by and by != health.suspected:
+            news = replace(health, suspected=by, answered=tuple(s for s in health.answered if s in by))
+            if not set(by) <= set(health.suspected):
                 # a gateway lost it: look at both ends of the path now
                 news, first = _ask(news, Layer.PROCESS)
                 news, then = _ask(news, Layer.CANARY)
                 effects = (*first, *then)
-            health = _confirm(news, _data_path(news), now) if by else news
+            health = _confirm(news, _data_path(news), now)
     return _judge(health, effects, now)
 
 
@@ -195,7 +197,8 @@ def _canary(health: Health, event: ev.CanaryAnswered, now: float) -> Step:
     if right:
         needed = CONFIRMING if health.wrong else health.policy.canary.successes
         canary = health.canary.passed(needed, Reason.RIGHT)
-        return _answered(replace(health, canary=canary, wrong=0 if canary.good else health.wrong), Layer.CANARY)
+        wrong = 0 if canary.good else health.wrong
+        return _answered(replace(health, canary=canary, wrong=wrong, answered=health.suspected), Layer.CANARY)
     wrong = health.wrong + 1
     canary = replace(health.canary, good=False, reason=Reason.WRONG, why=event.why, successes=0, failures=wrong)
     health = replace(health, wrong=wrong, canary=canary)
@@ -224,7 +227,8 @@ def _confirm(health: Health, second: str, now: float) -> Health:
 
 
 def _data_path(health: Health) -> str:
-    return "data path: " + ", ".join(f"{gw} saw {kind}" for gw, kind in health.suspected) if health.suspected else ""
+    open_ones = [f"{s.gateway} saw {s.kind}" for s in health.suspected if s not in health.answered]
+    return "data path: " + ", ".join(open_ones) if open_ones else ""
 
 
 def _lately(health: Health, at: float | None, now: float) -> bool:

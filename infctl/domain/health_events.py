@@ -96,10 +96,19 @@ class CanarySilent:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspected:
-    """The gateways that hold a suspicion about the launch now, each with what it saw."""
+class Suspicion:
+    """What one gateway saw on the data path; `at` tells a new suspicion from the old one."""
 
-    by: tuple[tuple[str, str], ...]
+    gateway: str
+    kind: str
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """The suspicions that gateways hold against the launch now."""
+
+    by: tuple[Suspicion, ...]
 
 
 HealthEvent = Began | Due | Polled | ModelSeen | CanaryAnswered | CanaryShed | CanarySilent | Suspected | Unasked

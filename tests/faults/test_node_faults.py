@@ -107,9 +107,11 @@ async def test_a_suspicion_of_a_gateway_alone_kills_nothing_but_confirms_a_stall
     await cluster.put(cluster.keys.suspicion("a", first.launch, "g1"), seen)
     await asyncio.sleep(3.0)
     still = await cluster.endpoint()
-    assert still is not None and still.launch == first.launch
+    assert still is not None and (still.launch, still.state) == (first.launch, "ready")
 
     os.kill(cluster.noded.pid("a", "scheduler_TP1"), signal.SIGSTOP)
+    again = Suspicion(group="a", launch=first.launch, gateway="g1", kind="silence", at=now_text())
+    await cluster.put(cluster.keys.suspicion("a", first.launch, "g1"), again)
     notice = await cluster.fault(first.launch, seconds=6.0)
     assert "g1 saw silence" in notice.evidence
 

@@ -24,6 +24,9 @@ from infctl.domain.health_events import Layer, Reason
 pytestmark = pytest.mark.timeout(300)  # a bound on hangs, not on the speed of the machine
 
 
+SUSPICIONS = [ev.Suspicion(gateway, "silence", at) for gateway in ("g1", "g2") for at in ("10:00", "10:01")]
+
+
 @dataclass
 class Engine:
     frozen: bool = False  # the scheduler
@@ -49,8 +52,14 @@ class HealthWorld(WeightedWorld):
         self.moved_at = self.now
         self.unmoved = 0
         self.silent_at: float | None = None
-        self.suspected: tuple[tuple[str, str], ...] = ()
+        self.suspected: tuple[ev.Suspicion, ...] = ()
+        self.cleared: set[ev.Suspicion] = set()
         self.wrongs = 0
+
+    @property
+    def suspects(self) -> bool:
+        """A gateway does, and no right answer has come since it said so."""
+        return bool(set(self.suspected) - self.cleared)
 
     @initialize(exact=st.booleans(), room=st.integers(1, 4))
     def it_begins(self, exact: bool, room: int) -> None:
@@ -142,8 +151,10 @@ class HealthWorld(WeightedWorld):
         elif engine.wrong or late:
             agreed = max(0, engine.wrong - 1) if engine.wrong else 8
             self.wrongs += agreed < 8
+            self.cleared |= set(self.suspected) if agreed == 8 else set()
             self.feed(ev.CanaryAnswered(agreed, 8, "answered otherwise"))
         else:
+            self.cleared |= set(self.suspected)
             self.feed(ev.CanaryAnswered(8, 8))
 
     def poll(self, now: float) -> None:
@@ -152,7 +163,7 @@ class HealthWorld(WeightedWorld):
         engine = self.engine
         if engine.blocked or engine.frozen:
             self.unmoved += 1
-            self.suspected_while_still |= bool(self.suspected)
+            self.suspected_while_still |= self.suspects
         else:
             self.stamp += 1.0
             self.unmoved, self.moved_at, self.suspected_while_still = 0, self.now, False
@@ -174,13 +185,12 @@ class HealthWorld(WeightedWorld):
     def it_heals(self) -> None:
         self.engine = Engine()
 
-    @action(
-        1, lambda self: not self.end, by=st.sampled_from([(), (("g1", "silence"),), (("g1", "cut"), ("g2", "cut"))])
-    )
-    def gateways_tell(self, by: tuple[tuple[str, str], ...]) -> None:
-        self.suspected = by
-        self.suspected_while_still |= bool(by) and self.unmoved > 0
-        self.feed(ev.Suspected(by))
+    @action(1, lambda self: not self.end, by=st.lists(st.sampled_from(SUSPICIONS), max_size=2, unique=True))
+    def gateways_tell(self, by: list[ev.Suspicion]) -> None:
+        self.suspected = tuple(by)
+        self.cleared &= set(by)
+        self.suspected_while_still |= self.suspects and self.unmoved > 0
+        self.feed(ev.Suspected(self.suspected))
 
     @action(1)
     def other_groups_go_bad_or_well(self) -> None:
@@ -211,7 +221,7 @@ class HealthWorld(WeightedWorld):
         if self.end or not hasattr(self, "health"):
             return
         self.engine, self.hold = Engine(), False
-        self.gateways_tell(())
+        self.gateways_tell([])
         self.run(60.0)
         assert self.end is None and self.doubted is None
         assert all(f.holds for f in machine.findings(self.health, self.now))

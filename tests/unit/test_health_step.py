@@ -116,7 +116,7 @@ def test_one_silent_canary_is_not_enough() -> None:
 def test_a_suspicion_alone_is_looked_into_and_changes_nothing() -> None:
     course = Course()
     course.polls(1)
-    course.feed(ev.Suspected((("g1", "silence"),)))
+    course.feed(ev.Suspected((ev.Suspicion("g1", "silence"),)))
     assert course.asks(Layer.CANARY)
     course.polls(10)
     assert course.said == []
@@ -124,10 +124,21 @@ def test_a_suspicion_alone_is_looked_into_and_changes_nothing() -> None:
 
 def test_a_suspicion_confirms_a_stall_without_waiting_for_the_canary() -> None:
     course = Course()
-    course.feed(ev.Suspected((("g1", "silence"),)))
+    course.feed(ev.Suspected((ev.Suspicion("g1", "silence"),)))
     course.polls(3, moves=False)
     end = course.said[-1]
     assert isinstance(end, ev.End) and "g1 saw silence" in end.evidence
+
+
+def test_a_suspicion_that_our_own_question_has_answered_counts_no_more_until_it_is_told_anew() -> None:
+    course = Course()
+    course.feed(ev.Suspected((ev.Suspicion("g1", "silence", "10:00"),)))
+    course.feed(ev.CanaryAnswered(8, 8))
+    course.polls(4, moves=False)
+    assert not course.health.over, "an old suspicion makes no hang of a stall"
+    course.feed(ev.Suspected((ev.Suspicion("g1", "silence", "10:09"),)))
+    course.polls(1, moves=False)
+    assert isinstance(course.said[-1], ev.End)
 
 
 def test_an_event_loop_that_does_not_answer_counts_as_no_progress() -> None:
@@ -290,7 +301,7 @@ def test_a_layer_is_never_asked_twice_at_once() -> None:
     course = Course()
     course.feed(ev.Due(Layer.CANARY))
     assert course.asks(Layer.CANARY)
-    course.feed(ev.Due(Layer.CANARY), ev.Suspected((("g1", "reset"),)))
+    course.feed(ev.Due(Layer.CANARY), ev.Suspected((ev.Suspicion("g1", "reset"),)))
     assert not course.asks(Layer.CANARY)
 
 
@@ -316,7 +327,12 @@ def test_a_launch_that_is_over_is_asked_nothing_and_said_once() -> None:
     course = Course()
     course.canary(agreed=0)
     course.canary(agreed=0)
-    for event in (ev.Due(Layer.CANARY), ev.Polled(None), ev.CanaryAnswered(0, 8), ev.Suspected((("g", "x"),))):
+    for event in (
+        ev.Due(Layer.CANARY),
+        ev.Polled(None),
+        ev.CanaryAnswered(0, 8),
+        ev.Suspected((ev.Suspicion("g", "x"),)),
+    ):
         before = course.health
         course.feed(event)
         assert course.health == before and course.last == ()

@@ -33,6 +33,7 @@ def test_load_is_measured_against_the_capacity() -> None:
         ([], WANTED, {}, NoRoute.UNKNOWN_MODEL),
         ([A], Wanted("other"), {}, NoRoute.UNKNOWN_MODEL),
         ([replace(A, state=EndpointState.DRAINING)], WANTED, {}, NoRoute.NONE_READY),
+        ([replace(A, state=EndpointState.SUSPECT)], WANTED, {}, NoRoute.NONE_READY),
         ([A], Wanted("m", exclude_launches=frozenset({"a-1"})), {}, NoRoute.NONE_READY),
         ([A], Wanted("m", exclude_groups=frozenset({"a"})), {}, NoRoute.NONE_READY),
         ([A], Wanted("m", revision="newer"), {}, NoRoute.NONE_READY),

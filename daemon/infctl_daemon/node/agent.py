@@ -268,7 +268,7 @@ class Agent:
             if not suspicions.get((group, launch)):
                 suspicions.pop((group, launch), None)
         else:
-            suspicions.setdefault((group, launch), {})[gateway] = decode(Suspicion, value).kind
+            suspicions.setdefault((group, launch), {})[gateway] = decode(Suspicion, value)
         self._loops[group].executor.suspected(launch)
 
     def _say_node(self) -> None:

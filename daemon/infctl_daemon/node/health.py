@@ -59,7 +59,7 @@ class HealthWatch:
     def suspected(self) -> None:
         """What gateways hold against this launch may have changed."""
         seen = self._context.world.suspicions.get((self._launch.spec.name, self._launch.name), {})
-        self.feed(ev.Suspected(tuple(sorted(seen.items()))))
+        self.feed(ev.Suspected(tuple(ev.Suspicion(gw, s.kind, s.at) for gw, s in sorted(seen.items()))))
 
     def feed(self, event: HealthEvent) -> None:
         """One step and its effects."""
