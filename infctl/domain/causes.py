@@ -102,10 +102,7 @@ _TABLE: dict[Cause, Traits] = {
     Cause.CONNECTION_CUT: Traits(Kind.DATA_PATH, Recovery.RESTART, Routing.LOWER),
     Cause.TIMEOUT: Traits(Kind.DATA_PATH, Recovery.RESTART, Routing.LOWER),
     Cause.OVERLOADED: Traits(Kind.DATA_PATH, Recovery.NONE, Routing.LOWER),
-    Cause.CANARY_FAILED: Traits(
-        Kind.DATA_PATH, Recovery.RESTART, Routing.STOP,
-        hint="the engine answered otherwise than the pool knows: same weights, same engine, a healthy device?",
-    ),
+    Cause.CANARY_FAILED: Traits(Kind.DATA_PATH, Recovery.RESTART, Routing.STOP),
     Cause.SPAWN_FAILED: Traits(Kind.START, Recovery.RESTART, Routing.STOP),
     Cause.PORT_TAKEN: Traits(
         Kind.START, Recovery.RESTART, Routing.STOP, hint="ss -ltnp shows who holds it; or change spec.port"
