@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from infctl.domain import health_events as ev
-from infctl.domain.causes import Cause
+from infctl.domain.causes import Cause, Evidence, Kind, classify
 from infctl.domain.health_events import HealthEffect, HealthEvent, Layer, Reason
 from infctl.domain.model import Limits
 from infctl.domain.progress import Progress
@@ -181,7 +181,8 @@ def _polled(health: Health, event: ev.Polled, now: float) -> Step:
     if before:
         if health.hold:
             return health, effects
-        return _end(health, Cause.HANG, f"{health.progress.evidence(now)}; {before}")
+        both = Evidence(bad=frozenset({Kind.PROGRESS, Kind.DATA_PATH}))
+        return _end(health, classify(both), f"{health.progress.evidence(now)}; {before}")
     health = _confirm(health, _data_path(health), now)
     if health.second:
         return health, (*effects, ev.Wait(Layer.PROCESS, 0.0))
@@ -203,7 +204,8 @@ def _canary(health: Health, event: ev.CanaryAnswered, now: float) -> Step:
     canary = replace(health.canary, good=False, reason=Reason.WRONG, why=event.why, successes=0, failures=wrong)
     health = replace(health, wrong=wrong, canary=canary)
     if wrong >= CONFIRMING and not health.hold:
-        return _end(health, Cause.CANARY_FAILED, f"{wrong} wrong answers while serving: {event.why}")
+        seen = Evidence(wrong_answer=True)
+        return _end(health, classify(seen), f"{wrong} wrong answers while serving: {event.why}")
     return _answered(health, Layer.CANARY)
 
 
