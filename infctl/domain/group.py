@@ -21,6 +21,7 @@ from enum import StrEnum
 from infctl.domain import group_events as ev
 from infctl.domain.causes import Cause
 from infctl.domain.group_events import GroupEffect, GroupEvent
+from infctl.domain.health_events import MAY_BE_BUSY
 from infctl.domain.model import EndpointState
 from infctl.domain.restart import Failures, GiveUp, RestartPolicy, verdict, what_clears
 
@@ -287,7 +288,9 @@ def _publishable(group: Group) -> bool:
 
 def _standing(group: Group) -> str:
     """The state that the endpoint is to have."""
-    return EndpointState.SUSPECT if group.doubt else EndpointState.READY
+    if not group.doubt:
+        return EndpointState.READY
+    return EndpointState.SUSPECT if group.doubt in MAY_BE_BUSY else EndpointState.UNFIT
 
 
 def _publish(group: Group) -> tuple[GroupEffect, ...]:

@@ -33,6 +33,10 @@ class Reason(StrEnum):
     HELD = "Held"
 
 
+# it seems to stand still and may only be busy; everything else says that what it gives is no good
+MAY_BE_BUSY = frozenset({Reason.LOOP_SILENT, Reason.STANDS_STILL})
+
+
 @dataclass(frozen=True, slots=True)
 class Began:
     """The launch passed its first canary and is watched from now on."""

@@ -18,10 +18,15 @@ class Role(StrEnum):
 
 
 class EndpointState(StrEnum):
-    """Only a ready endpoint gets new work; the streams that the others have go on."""
+    """Which endpoint gets new work; the streams that any of them has go on.
+
+    One class of evidence (R6) makes it suspect, where it seems to stand still and may only be busy: the last resort.
+    Or it makes it unfit, where what it gives is no good: it gets nothing.
+    """
 
     READY = "ready"
-    SUSPECT = "suspect"  # one class of evidence speaks against it (R6)
+    SUSPECT = "suspect"
+    UNFIT = "unfit"
     DRAINING = "draining"
 
 

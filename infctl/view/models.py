@@ -132,7 +132,7 @@ class GroupView(View, frozen=True, kw_only=True, tag_field="kind", tag="Group"):
 
 
 class EndpointStatusView(View, frozen=True, kw_only=True):
-    """`phase`: Ready, or Suspect or Draining, which get no new requests. The highest generation of a group counts."""
+    """`phase`: Ready, Suspect (the last resort), Unfit or Draining (no new requests). The highest generation counts."""
 
     phase: str
     pool: str

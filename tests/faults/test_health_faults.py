@@ -107,8 +107,8 @@ async def test_one_class_of_evidence_stops_routing_and_kills_nothing(cluster: Cl
     alive = len(cluster.noded.known("a").processes)
     os.kill(cluster.noded.pid("a", "detokenizer"), signal.SIGSTOP)
 
-    suspect = await endpoint_is(cluster, "suspect", seconds=40.0)
-    assert (suspect.launch, suspect.generation) == (first.launch, first.generation)
+    unfit = await endpoint_is(cluster, "unfit", seconds=40.0)
+    assert (unfit.launch, unfit.generation) == (first.launch, first.generation)
     ready = await condition(cluster, "Ready", "False")
     assert ready.reason == Reason.CANARY_SILENT
     assert (await condition(cluster, "Live", "True")).reason == Reason.ANSWERS, "liveness is another answer"

@@ -38,7 +38,7 @@ FAILED = after(
 )
 STOPPING = after(READY, ev.SpecDeleted())
 DOUBTED = after(READY, ev.HealthDoubted("a-1", "WrongAnswer", "7 for 9"))
-WITHDRAWN = after(DOUBTED, ev.EndpointPublished("a-1", 4, "suspect"))
+WITHDRAWN = after(DOUBTED, ev.EndpointPublished("a-1", 4, "unfit"))
 EVERY_STATE = {
     "idle": IDLE,
     "claiming": CLAIMING,
@@ -451,9 +451,19 @@ def test_every_phase_with_processes_is_known_as_alive() -> None:
 @pytest.mark.parametrize("state", [DOUBTED, WITHDRAWN], ids=["doubted", "withdrawn"])
 def test_a_doubt_takes_the_endpoint_out_of_routing_and_ends_nothing(state: Group) -> None:
     _, effects = step(READY, ev.HealthDoubted("a-1", "WrongAnswer", "7 for 9"), 1.0)
-    assert effects[0] == ev.PublishEndpoint("a-1", 4, "suspect")
+    assert effects[0] == ev.PublishEndpoint("a-1", 4, "unfit")
     assert state.phase is Phase.READY and state.launch == "a-1"
     assert not any(isinstance(e, ev.KillLaunch | ev.WriteFault | ev.StopLaunch) for e in effects)
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [("SchedulerStandsStill", "suspect"), ("EventLoopSilent", "suspect"), ("CanarySilent", "unfit"),
+     ("EngineNotReady", "unfit"), ("WrongWeights", "unfit"), ("a later word", "unfit")],
+)  # fmt: skip
+def test_what_may_only_be_busy_is_suspect_and_everything_else_unfit(reason: str, state: str) -> None:
+    _, effects = step(READY, ev.HealthDoubted("a-1", reason, ""), 1.0)
+    assert effects[0] == ev.PublishEndpoint("a-1", 4, state)
 
 
 def test_a_doubt_that_is_over_brings_the_endpoint_back() -> None:
@@ -465,7 +475,7 @@ def test_a_doubt_that_is_over_brings_the_endpoint_back() -> None:
 
 def test_a_doubt_that_changed_its_mind_while_it_was_written_is_written_again() -> None:
     trusted = after(DOUBTED, ev.HealthTrusted("a-1"))
-    _, effects = step(trusted, ev.EndpointPublished("a-1", 4, "suspect"), 2.0)
+    _, effects = step(trusted, ev.EndpointPublished("a-1", 4, "unfit"), 2.0)
     assert ev.PublishEndpoint("a-1", 4, "ready") in effects
 
 
@@ -474,19 +484,19 @@ def test_a_doubt_before_the_endpoint_is_written_is_in_it_in_the_end() -> None:
     assert early.phase is Phase.PUBLISHING
     ready, effects = step(early, ev.EndpointPublished("a-1", 4), 2.0)
     assert ready.phase is Phase.READY
-    assert ev.PublishEndpoint("a-1", 4, "suspect") in effects
+    assert ev.PublishEndpoint("a-1", 4, "unfit") in effects
 
 
 def test_a_doubt_that_the_store_did_not_take_is_told_again() -> None:
     failed, effects = step(DOUBTED, ev.StoreFailed("PublishEndpoint", "a-1"), 2.0)
     assert effects == (ev.SetTimer("publish", "a-1", STORE_RETRY),)
-    assert step(failed, ev.TimerFired("publish", "a-1"), 3.0)[1] == (ev.PublishEndpoint("a-1", 4, "suspect"),)
+    assert step(failed, ev.TimerFired("publish", "a-1"), 3.0)[1] == (ev.PublishEndpoint("a-1", 4, "unfit"),)
 
 
 def test_a_doubted_launch_that_lost_its_lease_is_registered_again_as_doubted() -> None:
     again = after(WITHDRAWN, ev.LeaseEnded(), ev.LeaseHeld(2))
     _, effects = step(again, ev.GenerationClaimed("a-1", 5), 2.0)
-    assert effects == (ev.PublishEndpoint("a-1", 5, "suspect"),)
+    assert effects == (ev.PublishEndpoint("a-1", 5, "unfit"),)
 
 
 def test_a_doubt_does_not_outlive_its_launch() -> None:

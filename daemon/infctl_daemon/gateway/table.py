@@ -248,4 +248,4 @@ def _state(word: str) -> EndpointState:
     try:
         return EndpointState(word)
     except ValueError:
-        return EndpointState.SUSPECT
+        return EndpointState.UNFIT

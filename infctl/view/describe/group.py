@@ -19,6 +19,7 @@ MEANS = {
     "backoff": "waits before the next launch",
     "failed": "too many launches ended, its daemon has given up",
 }
+NEW_REQUESTS = {"suspect": "new ones come only where no ready group can take them", "unfit": "it gets no new ones"}
 _ON_THE_WAY = frozenset({"claiming", "spawning", "loading", "canary", "publishing"})
 
 
@@ -102,8 +103,9 @@ def _headline(look: Look, name: str, spec: GroupSpec | None, status: GroupStatus
     if phase == "ready" and name not in look.snapshot.endpoints:
         return Page(address, "Ready", Tone.BAD, "but its endpoint is not in etcd, so no request reaches it")
     if phase == "ready" and status.reason:
-        why = f"it serves what it has and takes no new requests; {status.reason}"
-        return Page(address, "Suspect", Tone.WARN, why + (f": {status.message}" if status.message else ""))
+        state = look.snapshot.endpoints[name].state
+        why = f"the requests it has go on, {NEW_REQUESTS.get(state, 'new ones go elsewhere')}; {status.reason}"
+        return Page(address, state.capitalize(), Tone.WARN, why + (f": {status.message}" if status.message else ""))
     return Page(address, phase.capitalize(), tone, meaning.lstrip("; "))
 
 
