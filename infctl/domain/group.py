@@ -9,78 +9,25 @@
 
 Kept true, whatever order events come in: generation never falls; an event of another launch changes nothing; an
 endpoint is published only after canary and with every rank alive; a death makes the kill and the fault notice in
-the same step, so neither waits for the other; a store that does not answer kills nothing (R5).
+the same step, so neither waits for the other; a store that does not answer kills nothing (R5); a launch that is
+doubted keeps its endpoint, which says so, and its streams.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from infctl.domain import group_events as ev
+from infctl.domain.causes import Cause
 from infctl.domain.group_events import GroupEffect, GroupEvent
+from infctl.domain.group_state import ALIVE, Group, Phase
+from infctl.domain.health_events import MAY_BE_BUSY
+from infctl.domain.model import EndpointState
+from infctl.domain.restart import Failures, GiveUp, RestartPolicy, verdict, what_clears
+
+__all__ = ["ALIVE", "STORE_RETRY", "Group", "Phase", "RestartPolicy", "step"]
 
 STORE_RETRY = 0.5
-
-
-class Phase(StrEnum):
-    IDLE = "idle"
-    CLAIMING = "claiming"
-    SPAWNING = "spawning"
-    LOADING = "loading"
-    CANARY = "canary"
-    PUBLISHING = "publishing"
-    READY = "ready"
-    ENDING = "ending"
-    BACKOFF = "backoff"
-    FAILED = "failed"
-
-
-ALIVE = frozenset({Phase.SPAWNING, Phase.LOADING, Phase.CANARY, Phase.PUBLISHING, Phase.READY})
-
-
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """How often and how soon a group is started again. Seconds; `attempts` failures within `interval` give up."""
-
-    first_delay: float = 2.0
-    max_delay: float = 60.0
-    attempts: int = 5
-    interval: float = 600.0
-    load_deadline: float = 900.0
-    canary_deadline: float = 60.0
-    kill_deadline: float = 30.0
-
-    def delay(self, failures: int) -> float:
-        """Doubling from `first_delay`; `failures` counts those inside the interval, from 1."""
-        return min(self.max_delay, self.first_delay * 2.0 ** min(max(0, failures - 1), 16))
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One group as its owner knows it. `failures` are the moments of recent ends, oldest first.
-
-    `reclaim`: a lease was lost after the canary, so a new generation is due before the endpoint is written (R1).
-    `kept_lease`: of an adopted launch, the lease that its generation was taken under; while that one still lives,
-    nothing was lost and the generation stays.
-    """
-
-    name: str
-    policy: RestartPolicy = RestartPolicy()
-    phase: Phase = Phase.IDLE
-    wanted: str = ""
-    running: str = ""
-    launch: str = ""
-    generation: int = 0
-    leased: bool = False
-    reclaim: bool = False
-    kept_lease: int = 0
-    fault_pending: bool = False
-    gone: bool = True
-    end_reason: str = ""
-    end_evidence: str = ""
-    failures: tuple[float, ...] = ()
-
 
 Step = tuple[Group, tuple[GroupEffect, ...]]
 
@@ -114,6 +61,10 @@ def step(group: Group, event: GroupEvent, now: float) -> Step:
                 reclaim=False,
                 kept_lease=0,
                 running=group.wanted,
+                ready_at=None,
+                doubt="",
+                doubt_why="",
+                published="",
             )
             return claimed, (
                 ev.SpawnLaunch(launch),
@@ -145,21 +96,28 @@ def _of_launch(group: Group, event: GroupEvent, now: float) -> Step:
             )
         case ev.CanaryPassed() if group.phase is Phase.CANARY:
             passed = replace(group, phase=Phase.PUBLISHING)
-            return passed, (ev.PublishEndpoint(launch, group.generation),) if group.leased else ()
-        case ev.EndpointPublished(_, generation) if group.phase is Phase.PUBLISHING and generation == group.generation:
-            return replace(group, phase=Phase.READY), (
-                ev.Announce("endpoint.published", launch, f"generation {generation}"),
-            )
+            return passed, _publish(passed)
+        case ev.EndpointPublished(_, generation, state) if _publishable(group) and generation == group.generation:
+            return _published(group, state, now)
+        case ev.HealthDoubted(_, reason, why) if _publishable(group) and (reason, why) != (
+            group.doubt,
+            group.doubt_why,
+        ):
+            doubted = replace(group, doubt=reason, doubt_why=why)
+            return doubted, (*_republish(doubted), ev.Announce("group.doubted", launch, f"{reason}: {why}"))
+        case ev.HealthTrusted() if _publishable(group) and group.doubt:
+            trusted = replace(group, doubt="", doubt_why="")
+            return trusted, (*_republish(trusted), ev.Announce("group.trusted", launch, f"no more {group.doubt}"))
         case ev.GenerationClaimed(_, generation) if _publishable(group) and generation > group.generation:
             # also when ready: the durable generation is a floor below which our endpoint does not count
             raised = replace(group, phase=Phase.PUBLISHING, generation=generation, reclaim=False)
-            return raised, (ev.PublishEndpoint(launch, generation),) if group.leased else ()
+            return raised, _publish(raised)
         case ev.ClaimRefused(_, why) if group.phase in ALIVE:
-            return _end(group, now, "refused", why)
+            return _end(group, now, Cause.REFUSED, why)
         case ev.ClaimRefused() if group.fault_pending:
             # the store names another launch, or has the notice: there is nothing of ours left to take away
             return _settle(replace(group, fault_pending=False), now)
-        case ev.StoreFailed("PublishEndpoint" | "ClaimGeneration", _) if group.phase is Phase.PUBLISHING:
+        case ev.StoreFailed("PublishEndpoint" | "ClaimGeneration", _) if _publishable(group):
             return group, (ev.SetTimer("publish", launch, STORE_RETRY),)
         case ev.StoreFailed("RunCanary", _) if group.phase is Phase.CANARY:
             # the engine answered, the store could not say what is right: neither the engine's fault nor its end (R5)
@@ -169,15 +127,15 @@ def _of_launch(group: Group, event: GroupEvent, now: float) -> Step:
             )
         case ev.StoreFailed("WriteFault", _) if group.fault_pending:
             return group, (ev.SetTimer("fault", launch, STORE_RETRY),)
-        case ev.SpawnFailed(_, why) if group.phase in ALIVE:
-            return _end(group, now, "spawn-failed", why)
-        case ev.CanaryFailed(_, why) if group.phase is Phase.CANARY:
-            return _end(group, now, "canary-failed", why)
-        case ev.ProcessExited(_, pid, title, status) if group.phase in ALIVE:
+        case ev.SpawnFailed(_, why, cause) if group.phase in ALIVE:
+            return _end(group, now, cause, why)
+        case ev.CanaryFailed(_, why) if group.phase is Phase.CANARY or _publishable(group):
+            return _end(group, now, Cause.CANARY_FAILED, why)
+        case ev.ProcessExited(_, pid, title, status, cause) if group.phase in ALIVE:
             evidence = f"{title} (pid {pid}) ended" + (f": {status}" if status else "")
-            return _end(group, now, "process-exited", evidence)
+            return _end(group, now, cause, evidence)
         case ev.HangConfirmed(_, evidence) if group.phase in ALIVE:
-            return _end(group, now, "hang", evidence)
+            return _end(group, now, Cause.HANG, evidence)
         case ev.FaultSeen(_, reason) if group.phase in ALIVE:
             ended, effects = _end(group, now, reason, "fault notice by another member")
             # the notice is there already: only the kill is ours
@@ -187,7 +145,7 @@ def _of_launch(group: Group, event: GroupEvent, now: float) -> Step:
         case ev.LaunchGone() if group.phase is Phase.ENDING and not group.gone:
             return _settle(replace(group, gone=True), now)
         case ev.LaunchGone() if group.phase in ALIVE:
-            ended, effects = _end(group, now, "process-exited", "every process is gone")
+            ended, effects = _end(group, now, Cause.CRASH, "every process is gone")
             return replace(ended, gone=True), effects
     return group, ()
 
@@ -195,7 +153,7 @@ def _of_launch(group: Group, event: GroupEvent, now: float) -> Step:
 def _spec(group: Group, digest: str) -> Step:
     wanted = replace(group, wanted=digest)
     if digest and group.phase in (Phase.IDLE, Phase.FAILED) and (digest != group.wanted or group.phase is Phase.IDLE):
-        return _claim(replace(wanted, failures=()))
+        return _claim(replace(wanted, failures=(), vain=(), gave_up=""))
     return wanted, ()
 
 
@@ -217,7 +175,7 @@ def _unwanted(group: Group, reason: str) -> Step:
 
 def _found(group: Group, found: ev.LaunchFound, now: float) -> Step:
     """A launch that cannot go on is ended before anything new starts. That the daemon was away is nobody's failure."""
-    failed = found.reason == "process-exited"
+    failures = Failures(group.failures, group.vain).with_end(group.policy, found.reason, now, 0.0)
     ending = replace(
         group,
         launch=found.launch,
@@ -227,7 +185,8 @@ def _found(group: Group, found: ev.LaunchFound, now: float) -> Step:
         gone=False,
         end_reason=found.reason,
         end_evidence=found.evidence,
-        failures=(*group.failures, now) if failed else group.failures,
+        failures=failures.at,
+        vain=failures.vain,
     )
     return ending, (
         ev.KillLaunch(found.launch, found.reason),
@@ -266,7 +225,7 @@ def _lease_held(group: Group, lease: int) -> Step:
     if _publishable(group) and not group.leased:
         again = replace(held, phase=Phase.PUBLISHING)
         if lease and lease == group.kept_lease:
-            return again, (ev.PublishEndpoint(group.launch, group.generation),)
+            return again, _publish(again)
         # the old lease took the endpoint with it, if it was there; the launch itself never stopped (R7)
         return replace(again, reclaim=True), (ev.ClaimGeneration(group.launch, group.generation),)
     return held, ()
@@ -276,11 +235,37 @@ def _publishable(group: Group) -> bool:
     return group.phase in (Phase.PUBLISHING, Phase.READY)
 
 
+def _standing(group: Group) -> str:
+    """The state that the endpoint is to have."""
+    if not group.doubt:
+        return EndpointState.READY
+    return EndpointState.SUSPECT if group.doubt in MAY_BE_BUSY else EndpointState.UNFIT
+
+
+def _publish(group: Group) -> tuple[GroupEffect, ...]:
+    return (ev.PublishEndpoint(group.launch, group.generation, _standing(group)),) if group.leased else ()
+
+
+def _republish(group: Group) -> tuple[GroupEffect, ...]:
+    """The endpoint stands, and its state is not the one it is to have. Without a lease there is none that stands."""
+    stands = group.phase is Phase.READY and group.published != _standing(group)
+    return _publish(group) if stands else ()
+
+
+def _published(group: Group, state: str, now: float) -> Step:
+    ready_at = now if group.ready_at is None else group.ready_at
+    ready = replace(group, phase=Phase.READY, published=state, ready_at=ready_at)
+    if ready == group:
+        return group, ()
+    said = ev.Announce("endpoint.published", group.launch, f"generation {group.generation}, {state}")
+    return ready, (said, *_republish(ready))
+
+
 def _superseded(group: Group, launch: str, generation: int, now: float) -> Step:
     """A claim of ours that nobody waits for any more: the store now registers a launch that will never run."""
     raised = replace(group, generation=generation)
     if group.phase in ALIVE and launch != group.launch:
-        return _end(raised, now, "superseded", f"the store registers {launch}")
+        return _end(raised, now, Cause.SUPERSEDED, f"the store registers {launch}")
     return raised, ()
 
 
@@ -291,7 +276,8 @@ def _claim(group: Group) -> Step:
 
 def _end(group: Group, now: float, reason: str, evidence: str) -> Step:
     """The launch is over: kill and notice in one step."""
-    recent = tuple(t for t in group.failures if now - t < group.policy.interval)
+    served = now - group.ready_at if group.ready_at is not None else 0.0
+    failures = Failures(group.failures, group.vain).with_end(group.policy, reason, now, served)
     ending = replace(
         group,
         phase=Phase.ENDING,
@@ -299,7 +285,8 @@ def _end(group: Group, now: float, reason: str, evidence: str) -> Step:
         gone=False,
         end_reason=reason,
         end_evidence=evidence,
-        failures=(*recent, now),
+        failures=failures.at,
+        vain=failures.vain,
     )
     return ending, (
         ev.KillLaunch(group.launch, reason),
@@ -314,12 +301,15 @@ def _settle(group: Group, now: float) -> Step:
         return group, ()
     if not group.wanted:
         return replace(group, phase=Phase.IDLE), (ev.Announce("group.stopped", group.launch, group.end_reason),)
-    count = len(group.failures)
-    if count > group.policy.attempts:
-        return replace(group, phase=Phase.FAILED), (
-            ev.Announce("group.failed", group.launch, f"{count} ends within {group.policy.interval:g} s"),
-        )
-    return replace(group, phase=Phase.BACKOFF), (ev.SetTimer("relaunch", "", group.policy.delay(count)),)
+    match verdict(group.policy, Failures(group.failures, group.vain), group.launch):
+        case GiveUp(why):
+            gave_up = f"given up after {why}; {what_clears(group.name)}"
+            last = f"{group.end_reason}: {group.end_evidence}"
+            return replace(group, phase=Phase.FAILED, gave_up=gave_up), (
+                ev.Announce("group.failed", group.launch, f"{gave_up}; the last was {last}"),
+            )
+        case again:
+            return replace(group, phase=Phase.BACKOFF), (ev.SetTimer("relaunch", "", again.delay),)
 
 
 def _timer(group: Group, name: str, launch: str, now: float) -> Step:
@@ -330,15 +320,17 @@ def _timer(group: Group, name: str, launch: str, now: float) -> Step:
     if not launch or launch != group.launch:
         return group, ()
     if name == "load" and group.phase in (Phase.SPAWNING, Phase.LOADING):
-        return _end(group, now, "load-timeout", f"not loaded after {group.policy.load_deadline:g} s")
+        return _end(group, now, Cause.LOAD_TIMEOUT, f"not loaded after {group.policy.load_deadline:g} s")
     if name == "canary" and group.phase is Phase.CANARY:
-        return _end(group, now, "canary-failed", f"no answer within {group.policy.canary_deadline:g} s")
+        return _end(group, now, Cause.CANARY_FAILED, f"no answer within {group.policy.canary_deadline:g} s")
     if name == "recheck" and group.phase is Phase.CANARY:
         return group, (ev.RunCanary(launch),)
     if name == "publish" and group.phase is Phase.PUBLISHING and group.leased:
         if group.reclaim:
             return group, (ev.ClaimGeneration(launch, group.generation),)
-        return group, (ev.PublishEndpoint(launch, group.generation),)
+        return group, _publish(group)
+    if name == "publish":
+        return group, _republish(group)
     if name == "fault" and group.fault_pending:
         return group, (ev.WriteFault(launch, group.end_reason, group.end_evidence),)
     return group, ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from infctl.domain.causes import Cause
+
 
 @dataclass(frozen=True, slots=True)
 class SpecApplied:
@@ -23,7 +25,7 @@ class LaunchFound:
 
     launch: str
     generation: int
-    reason: str = "daemon-restarted"
+    reason: str = Cause.DAEMON_RESTARTED
     evidence: str = "left by an earlier life of the daemon"
 
 
@@ -88,6 +90,7 @@ class Spawned:
 class SpawnFailed:
     launch: str
     why: str
+    cause: Cause = Cause.SPAWN_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +108,30 @@ class CanaryPassed:
 
 @dataclass(frozen=True, slots=True)
 class CanaryFailed:
+    """A wrong answer: the first one of a launch, or a confirmed one while it serves."""
+
     launch: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointPublished:
+    """`state` is what the store holds now."""
+
     launch: str
     generation: int
+    state: str = "ready"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessExited:
-    """A pidfd became readable. `title` is what the process called itself; `status` is known of our own child only."""
+    """A pidfd became readable. `title` is what the process called itself; `status` is how it ended, where known."""
 
     launch: str
     pid: int
     title: str
     status: str = ""
+    cause: Cause = Cause.CRASH
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,22 @@ class HangConfirmed:
 
     launch: str
     evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class HealthDoubted:
+    """One class of evidence against a launch that serves: it leaves routing, nothing else (R6)."""
+
+    launch: str
+    reason: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HealthTrusted:
+    """Nothing speaks against it any more."""
+
+    launch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +218,8 @@ GroupEvent = (
     | FaultWritten
     | FaultSeen
     | HangConfirmed
+    | HealthDoubted
+    | HealthTrusted
     | LeaseEnded
     | LeaseHeld
     | TimerFired
@@ -233,10 +260,11 @@ class RunCanary:
 
 @dataclass(frozen=True, slots=True)
 class PublishEndpoint:
-    """Compare generation, launch, own lease and the absence of a fault; then write the endpoint."""
+    """Compare generation, launch, own lease and the absence of a fault; then write the endpoint in this state."""
 
     launch: str
     generation: int
+    state: str = "ready"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,15 @@ class Role(StrEnum):
 
 
 class EndpointState(StrEnum):
+    """Which endpoint gets new work; the streams that any of them has go on.
+
+    One class of evidence (R6) makes it suspect, where it seems to stand still and may only be busy: the last resort.
+    Or it makes it unfit, where what it gives is no good: it gets nothing.
+    """
+
     READY = "ready"
+    SUSPECT = "suspect"
+    UNFIT = "unfit"
     DRAINING = "draining"
 
 

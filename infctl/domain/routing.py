@@ -49,9 +49,12 @@ def pick(
     load: Mapping[str, int],
     *,
     ignore_caps: bool = False,
+    last_resort: bool = False,
 ) -> Endpoint | NoRoute:
     """The ready, compatible endpoint with the smallest share of its capacity in use (then by name).
 
+    With `last_resort` a suspect one is taken where no ready one is able: a new request has nothing to lose there. A
+    stream on its way from a fault waits for a ready one instead.
     `load` counts this gateway's running requests by launch. A replay away from a fault passes `ignore_caps`:
     a queue on a survivor beats an error.
     """
@@ -61,11 +64,12 @@ def pick(
     able = [
         e
         for e in known
-        if e.state is EndpointState.READY
+        if e.state in (EndpointState.READY, EndpointState.SUSPECT)
         and compatible(e, wanted)
         and e.launch not in wanted.exclude_launches
         and e.group not in wanted.exclude_groups
     ]
+    able = [e for e in able if e.state is EndpointState.READY] or (able if last_resort else [])
     if not able:
         return NoRoute.NONE_READY
     room = [e for e in able if ignore_caps or load.get(e.launch, 0) < e.capacity]

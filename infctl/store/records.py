@@ -181,8 +181,18 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     ended_why: str = ""
 
 
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer about a group's health since `since`: `status` is True, False or Unknown, as text."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    since: str = ""
+
+
 class GroupStatus(Record, frozen=True, kw_only=True):
-    """`groups/<g>/status`: the owner's last word on its group."""
+    """`groups/<g>/status`: the owner's last word on its group. `hint`: what helps, or what makes it begin again."""
 
     group: str
     node: str
@@ -194,6 +204,8 @@ class GroupStatus(Record, frozen=True, kw_only=True):
     restarts: int = 0
     reason: str = ""
     message: str = ""
+    hint: str = ""
+    conditions: list[Condition] = msgspec.field(default_factory=list)
     spec_revision: int = 0
     updated_at: str = ""
 

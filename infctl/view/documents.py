@@ -111,8 +111,21 @@ def _group(s: Snapshot, name: str) -> m.GroupView:
             phase=status.phase.capitalize() if status else None,
             reason=_or_null(status.reason) if status else None,
             message=_or_null(status.message) if status else None,
+            hint=_or_null(status.hint) if status else None,
             owner_heard=status.node in s.node_leases if status else None,
             ready=endpoint is not None and endpoint.state == "ready",
+            conditions=[
+                m.ConditionView(
+                    type=c.type,
+                    status=c.status,
+                    reason=_or_null(c.reason),
+                    message=_or_null(c.message),
+                    since=_or_null(c.since),
+                )
+                for c in status.conditions
+            ]
+            if status
+            else None,
             generation=generation.generation if generation else None,
             launch=generation.launch if generation else None,
             pid=_or_null(status.pid) if status else None,

@@ -87,17 +87,29 @@ class FaultView(View, frozen=True, kw_only=True):
     at: str
 
 
-class GroupStatusView(View, frozen=True, kw_only=True):
-    """What the owner, the daemon of its node, said last.
+class ConditionView(View, frozen=True, kw_only=True):
+    """One answer about health, the same since `since`: `status` is True, False or Unknown, as text."""
 
-    `ready`: an endpoint is there. `ownerHeard`: the owner's lease is alive; where it is not, `phase` is of the past.
-    `observedSpec`: the owner knows the newest spec.
+    type: str
+    status: str
+    reason: str | None
+    message: str | None
+    since: str | None
+
+
+class GroupStatusView(View, frozen=True, kw_only=True):
+    """What the owner, the daemon of its node, said last. `hint`: what helps.
+
+    `ready`: an endpoint is there that takes new requests. `ownerHeard`: the owner's lease is alive; where it is not,
+    `phase` is of the past. `observedSpec`: the owner knows the newest spec.
     """
 
     phase: str | None
     reason: str | None
     message: str | None
+    hint: str | None
     ready: bool
+    conditions: list[ConditionView] | None
     owner_heard: bool | None
     generation: int | None
     launch: str | None
@@ -120,7 +132,7 @@ class GroupView(View, frozen=True, kw_only=True, tag_field="kind", tag="Group"):
 
 
 class EndpointStatusView(View, frozen=True, kw_only=True):
-    """`phase`: Ready or Draining. Gateways route to the endpoint with the highest generation of its group."""
+    """`phase`: Ready, Suspect (the last resort), Unfit or Draining (no new requests). The highest generation counts."""
 
     phase: str
     pool: str

@@ -16,6 +16,7 @@ from infctl.adapters.etcd_server import EmbeddedEtcd
 from infctl.store.codec import Record, encode
 from infctl.store.keys import Keys
 from infctl.store.records import (
+    Condition,
     EndpointRecord,
     EventRecord,
     FaultNotice,
@@ -49,7 +50,9 @@ def cluster() -> dict[str, Record]:
         K.group_spec("new"): GroupSpec(name="new", pool="p", node="n1", engine="sim", model_path="/m", max_running=4,
                                        max_queued=8),
         K.group_status("a"): GroupStatus(group="a", node="n1", phase="ready", generation=3, launch=LAUNCH, pid=4321,
-                                         processes=4, restarts=2, updated_at=AT),
+                                         processes=4, restarts=2, updated_at=AT, conditions=[
+                                             Condition(type="Live", status="True", reason="Answers", since=AT),
+                                             Condition(type="Ready", status="True", reason="Serves", since=AT)]),
         K.group_generation("a"): Generation(generation=3, launch=LAUNCH, owner="n1", at=AT),
         K.endpoint("a"): EndpointRecord(group="a", pool="p", node="n1", generation=3, launch=LAUNCH,
                                         url="http://127.0.0.1:12000", model="llama", revision="r1",

@@ -107,9 +107,11 @@ async def test_a_suspicion_of_a_gateway_alone_kills_nothing_but_confirms_a_stall
     await cluster.put(cluster.keys.suspicion("a", first.launch, "g1"), seen)
     await asyncio.sleep(3.0)
     still = await cluster.endpoint()
-    assert still is not None and still.launch == first.launch
+    assert still is not None and (still.launch, still.state) == (first.launch, "ready")
 
     os.kill(cluster.noded.pid("a", "scheduler_TP1"), signal.SIGSTOP)
+    again = Suspicion(group="a", launch=first.launch, gateway="g1", kind="silence", at=now_text())
+    await cluster.put(cluster.keys.suspicion("a", first.launch, "g1"), again)
     notice = await cluster.fault(first.launch, seconds=6.0)
     assert "g1 saw silence" in notice.evidence
 
@@ -214,16 +216,16 @@ async def test_a_taken_port_is_said_before_anything_is_loaded(cluster: Cluster) 
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         await cluster.apply(cluster.spec(port=taken.getsockname()[1]))
-        found = await cluster.status(reason="spawn-failed", seconds=30.0)
+        found = await cluster.status(reason="port-taken", seconds=30.0)
     assert "is taken by another process" in found.message
 
 
 async def test_a_missing_model_and_a_refused_argument_are_said_in_the_status(cluster: Cluster) -> None:
     await cluster.apply(cluster.spec(name="b", model_path="/nonexistent/model"))
     await cluster.apply(cluster.spec(name="c", engine_args=["--incremental-streaming-output"]))
-    missing = await cluster.status("b", reason="spawn-failed")
+    missing = await cluster.status("b", reason="model-missing")
     assert "/nonexistent/model does not exist" in missing.message
-    refused = await cluster.status("c", reason="spawn-failed")
+    refused = await cluster.status("c", reason="arguments-refused")
     assert "breaks recovery" in refused.message
 
 

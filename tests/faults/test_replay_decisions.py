@@ -12,6 +12,9 @@ import pytest
 
 from infctl.domain.group import Group, Phase, step
 from infctl.domain.group_events import GroupEvent
+from infctl.domain.health import Health
+from infctl.domain.health import step as judge
+from infctl.domain.health_events import HealthEvent
 from infctl_daemon.runtime.recorder import from_wire, to_wire
 from tests.support.noded import node_cluster
 
@@ -36,6 +39,22 @@ def replay(lines: list[dict[str, Any]]) -> tuple[Group, list[str]]:
     return group, done
 
 
+def replay_health(lines: list[dict[str, Any]]) -> set[str]:
+    """The kinds of effects. Fails where the replay decides otherwise than the record."""
+    health: Health | None = None
+    done: set[str] = set()
+    for line in lines:
+        if "initial" in line:
+            health = from_wire((Health,), line["initial"])
+            continue
+        assert health is not None
+        health, effects = judge(health, from_wire(get_args(HealthEvent), line["event"]), line["now"])
+        again = msgspec.json.decode(msgspec.json.encode([to_wire(e) for e in effects]))
+        assert again == line["effects"], line["event"]
+        done |= {e["type"] for e in again}
+    return done
+
+
 async def test_the_record_of_a_killed_rank_replays_to_exactly_the_effects_that_were_executed(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
         await cluster.apply(cluster.spec())
@@ -55,5 +74,7 @@ async def test_the_record_of_a_killed_rank_replays_to_exactly_the_effects_that_w
     assert done.count("KillLaunch") == 1
     assert done.count("StopLaunch") == 1
     assert done.count("WriteFault") == 2
+    judged = replay_health([line for line in lines if line["machine"] == "health"])
+    assert {"Ask", "Wait"} <= judged
     kill = done.index("KillLaunch")
     assert done[kill + 1] == "WriteFault", "kill and notice leave in one step"

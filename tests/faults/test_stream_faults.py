@@ -98,6 +98,27 @@ async def test_a_frozen_rank_does_not_hold_its_stream_for_five_seconds(cluster: 
     assert seen.gap_over(stopped_at) < 5.0
 
 
+async def test_a_doubted_group_gets_no_new_request_before_it_is_ended(cluster: Cluster) -> None:
+    """Nothing runs on it, so no gateway can have noticed: its daemon says so in the endpoint."""
+    rank = await cluster.rank("a", 1)
+    rank.suspend()
+    try:
+        await until(lambda: _endpoint_is(cluster, "a", "suspect"), 10, "its daemon doubts it")
+        served = await asyncio.gather(*(watch(cluster.url, body(tokens=5)) for _ in range(6)))
+    finally:
+        with contextlib.suppress(Exception):
+            rank.resume()
+    for seen in served:
+        record = await until(lambda name=seen.stream: _finished(cluster, name), 5, "the record of the end")
+        assert record.group == "b" and record.migrations == 0
+    await cluster.ready("a")
+
+
+async def _endpoint_is(cluster: Cluster, group: str, state: str) -> bool:
+    found = await cluster.endpoint(group)
+    return found is not None and found.state == state
+
+
 async def test_a_frozen_group_does_not_hold_its_stream(cluster: Cluster) -> None:
     """Every process stopped: the heartbeat does not answer at all."""
     expected = await reference(cluster, 100)

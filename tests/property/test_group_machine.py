@@ -60,6 +60,8 @@ class Store:
     generation: int = 0
     launch: str = ""
     endpoint: tuple[str, int, int] | None = None
+    state: str = ""
+    late: bool = False  # a write that nobody waited for any more set the state
     faults: set[str] = field(default_factory=set)
     lease: int = 0
 
@@ -180,7 +182,7 @@ class GroupWorld(WeightedWorld):
                     return ev.GenerationClaimed(launch, store.generation)
                 store.generation = 1 + max(store.generation, above)
                 return ev.GenerationClaimed(launch, store.generation)
-            case ev.PublishEndpoint(launch, generation):
+            case ev.PublishEndpoint(launch, generation, state):
                 if store.launch != launch or launch in store.faults:
                     return ev.ClaimRefused(launch, "another launch or a fault")
                 if store.generation != generation:
@@ -190,7 +192,8 @@ class GroupWorld(WeightedWorld):
                 if not work.lease or store.lease != work.lease:
                     return ev.StoreFailed("PublishEndpoint", launch)
                 store.endpoint = (launch, generation, work.lease)
-                return ev.EndpointPublished(launch, generation)
+                store.state, store.late = state, store.late or late
+                return ev.EndpointPublished(launch, generation, state)
             case ev.WriteFault(launch):
                 if store.launch != launch:
                     return ev.ClaimRefused(launch, "another launch")
@@ -343,6 +346,13 @@ class GroupWorld(WeightedWorld):
         else:
             self.feed(ev.CanaryFailed(launch, "wrong tokens"))
 
+    @action(1, lambda self: self.group.phase in (Phase.PUBLISHING, Phase.READY), doubted=st.booleans())
+    def its_health_changes(self, doubted: bool) -> None:
+        """It leaves routing or comes back; nothing else happens to it."""
+        launch, before = self.group.launch, self.group.phase
+        self.feed(ev.HealthDoubted(launch, "WrongAnswer", "7 for 9") if doubted else ev.HealthTrusted(launch))
+        assert self.group.phase is before or self.crashes
+
     @action(2, lambda self: self.made > 1, pick=st.integers(0, 63), kind=st.integers(0, 9))
     def an_old_launch_is_heard_of(self, pick: int, kind: int) -> None:
         old = f"a-{1 + pick % (self.made - 1)}"
@@ -410,6 +420,7 @@ class GroupWorld(WeightedWorld):
             self.foreign += 1
             self.store.generation += 1
             self.store.launch = f"foreign-{self.foreign}"
+            self.store.endpoint = None  # a claim takes the endpoint of the launch that it replaces
 
     @action(1, lambda self: self.crashes < 3, prefix=st.integers(0, 3), adopts=st.booleans(), keeps=st.booleans())
     def the_daemon_will_die_within_its_next_plan(self, prefix: int, adopts: bool, keeps: bool) -> None:
@@ -464,7 +475,7 @@ class GroupWorld(WeightedWorld):
                 answer = self.apply(work) if isinstance(work.effect, StoreWork) else self.on_host(work, True)
                 if answer is not None:
                     self.mail.append(answer)
-            elif self.settled():
+            elif self.settled() and not self.timers_of_publish():
                 break
             else:
                 assert self.timers, f"waits for nothing: {self.group}"
@@ -487,6 +498,11 @@ class GroupWorld(WeightedWorld):
             assert running == [group.launch] and self.alive[group.launch] == RANKS
             if store.launch == group.launch:
                 assert store.endpoint == (group.launch, store.generation, store.lease)
+                assert group.published == ("unfit" if group.doubt else "ready")
+                assert store.state == group.published or store.late
+
+    def timers_of_publish(self) -> bool:
+        return self.group.phase is Phase.READY and any(t.name == "publish" for t in self.timers)
 
     def settled(self) -> bool:
         expected = (Phase.READY, Phase.FAILED) if self.wanted else (Phase.IDLE,)

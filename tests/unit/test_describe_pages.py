@@ -15,6 +15,7 @@ from infctl.domain.request import TERMINAL as TERMINAL_PHASES
 from infctl.domain.request import Phase as RequestPhase
 from infctl.domain.request_events import ErrorType
 from infctl.store.records import (
+    Condition,
     EndpointRecord,
     EventRecord,
     FaultNotice,
@@ -124,6 +125,31 @@ def test_a_group_that_does_not_serve_says_what_to_do(change: dict[str, str], wor
     s.group_status["a"] = msgspec.structs.replace(s.group_status["a"], **change)
     del s.endpoints["a"]
     assert words in told(page(s, Kind.GROUP, "a"))
+
+
+def test_a_doubted_group_says_what_becomes_of_requests_and_why() -> None:
+    s = snapshot()
+    doubt = Condition(type="Ready", status="False", reason="WrongAnswer", message="7 for 9", since=AT)
+    s.group_status["a"] = msgspec.structs.replace(
+        s.group_status["a"], reason="WrongAnswer", message="7 for 9", conditions=[doubt]
+    )
+    s.endpoints["a"] = msgspec.structs.replace(s.endpoints["a"], state="unfit")
+    found = page(s, Kind.GROUP, "a")
+    assert (found.state, found.tone) == ("Unfit", Tone.WARN)
+    assert "it gets no new ones; WrongAnswer: 7 for 9" in found.why
+    assert "kills nothing" in told(found)
+    endpoint = page(s, Kind.ENDPOINT, "a")
+    assert (endpoint.state, endpoint.tone) == ("Unfit", Tone.WARN)
+    assert endpoint.why.startswith("takes no new requests")
+    s.endpoints["a"] = msgspec.structs.replace(s.endpoints["a"], state="suspect")
+    assert page(s, Kind.ENDPOINT, "a").why.startswith("takes new requests only where no ready group can")
+
+
+def test_the_hint_of_a_status_is_a_sentence_of_the_page() -> None:
+    s = snapshot()
+    hint = "`infctl restart group/a` or a changed specification starts it again"
+    s.group_status["a"] = msgspec.structs.replace(s.group_status["a"], phase="failed", hint=hint)
+    assert f"{hint}." in told(page(s, Kind.GROUP, "a"))
 
 
 def test_a_node_that_is_not_heard_makes_everything_on_it_uncertain() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from infctl_daemon.engine.progress import Heartbeat
+from infctl.domain.progress import Progress
 
 
-def beat(*polls: tuple[float, tuple[float, ...] | None]) -> Heartbeat:
-    made = Heartbeat(stall=2.0)
+def beat(*polls: tuple[float, tuple[float, ...] | None]) -> Progress:
+    made = Progress(stall=2.0)
     for now, stamps in polls:
-        made.polled(stamps, now)
+        made = made.polled(stamps, now)
     return made
 
 
@@ -28,15 +28,15 @@ def test_one_poll_proves_nothing_however_late_it_comes() -> None:
     """A daemon that was frozen itself finds an old stamp once; the next poll tells."""
     made = beat((1.0, (5.0,)), (60.0, (5.0,)))
     assert not made.suspect(60.0)
-    made.polled((6.0,), 61.0)
+    made = made.polled((6.0,), 61.0)
     assert not made.suspect(61.0)
 
 
 def test_no_answer_counts_as_standing_still_and_gives_its_reason() -> None:
-    made = Heartbeat(stall=2.0)
-    made.polled((5.0,), 1.0)
-    made.polled(None, 2.0, "/v1/loads: no answer within 0.5 s")
-    made.polled(None, 3.5, "/v1/loads: no answer within 0.5 s")
+    made = Progress(stall=2.0)
+    made = made.polled((5.0,), 1.0)
+    made = made.polled(None, 2.0, "/v1/loads: no answer within 0.5 s")
+    made = made.polled(None, 3.5, "/v1/loads: no answer within 0.5 s")
     assert made.suspect(3.5)
     assert "no answer" in made.evidence(3.5)
 
@@ -44,7 +44,7 @@ def test_no_answer_counts_as_standing_still_and_gives_its_reason() -> None:
 def test_every_rank_has_to_move() -> None:
     made = beat((1.0, (5.0, 7.0)), (2.0, (5.0, 8.0)), (3.0, (5.0, 9.0)))
     assert made.suspect(3.0)
-    made.polled((6.0, 10.0), 4.0)
+    made = made.polled((6.0, 10.0), 4.0)
     assert not made.suspect(4.0)
 
 

@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from infctl.domain import group_events as ev
+from infctl.domain.causes import Cause
 from infctl.domain.group import ALIVE, STORE_RETRY, Group, Phase, RestartPolicy, step
 
 POLICY = RestartPolicy(attempts=3, interval=100.0)
@@ -36,6 +37,8 @@ FAILED = after(
     now=10.0,
 )
 STOPPING = after(READY, ev.SpecDeleted())
+DOUBTED = after(READY, ev.HealthDoubted("a-1", "WrongAnswer", "7 for 9"))
+WITHDRAWN = after(DOUBTED, ev.EndpointPublished("a-1", 4, "unfit"))
 EVERY_STATE = {
     "idle": IDLE,
     "claiming": CLAIMING,
@@ -48,6 +51,8 @@ EVERY_STATE = {
     "stopping": STOPPING,
     "backoff": BACKOFF,
     "failed": FAILED,
+    "doubted": DOUBTED,
+    "withdrawn": WITHDRAWN,
     "fresh": Group("a"),
 }
 ALIVE_STATES = [SPAWNING, LOADING, CANARY, PUBLISHING, READY]
@@ -80,6 +85,8 @@ SOME_EVENTS: tuple[ev.GroupEvent, ...] = tuple(
         ev.FaultWritten(launch),
         ev.FaultSeen(launch, "operator"),
         ev.HangConfirmed(launch, "silent"),
+        ev.HealthDoubted(launch, "SchedulerStandsStill", "its stamp"),
+        ev.HealthTrusted(launch),
         ev.LeaseEnded(),
         ev.LeaseHeld(2),
         *(
@@ -438,3 +445,110 @@ def test_a_new_generation_that_is_refused_ends_the_launch() -> None:
 
 def test_every_phase_with_processes_is_known_as_alive() -> None:
     assert {s.phase for s in ALIVE_STATES} == ALIVE
+
+
+# doubts
+@pytest.mark.parametrize("state", [DOUBTED, WITHDRAWN], ids=["doubted", "withdrawn"])
+def test_a_doubt_takes_the_endpoint_out_of_routing_and_ends_nothing(state: Group) -> None:
+    _, effects = step(READY, ev.HealthDoubted("a-1", "WrongAnswer", "7 for 9"), 1.0)
+    assert effects[0] == ev.PublishEndpoint("a-1", 4, "unfit")
+    assert state.phase is Phase.READY and state.launch == "a-1"
+    assert not any(isinstance(e, ev.KillLaunch | ev.WriteFault | ev.StopLaunch) for e in effects)
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [("SchedulerStandsStill", "suspect"), ("EventLoopSilent", "suspect"), ("CanarySilent", "unfit"),
+     ("EngineNotReady", "unfit"), ("WrongWeights", "unfit"), ("a later word", "unfit")],
+)  # fmt: skip
+def test_what_may_only_be_busy_is_suspect_and_everything_else_unfit(reason: str, state: str) -> None:
+    _, effects = step(READY, ev.HealthDoubted("a-1", reason, ""), 1.0)
+    assert effects[0] == ev.PublishEndpoint("a-1", 4, state)
+
+
+def test_a_doubt_that_is_over_brings_the_endpoint_back() -> None:
+    trusted, effects = step(WITHDRAWN, ev.HealthTrusted("a-1"), 2.0)
+    assert effects[0] == ev.PublishEndpoint("a-1", 4, "ready")
+    assert step(trusted, ev.EndpointPublished("a-1", 4, "ready"), 2.0)[0].published == "ready"
+    assert step(READY, ev.HealthTrusted("a-1"), 2.0) == (READY, ())
+
+
+def test_a_doubt_that_changed_its_mind_while_it_was_written_is_written_again() -> None:
+    trusted = after(DOUBTED, ev.HealthTrusted("a-1"))
+    _, effects = step(trusted, ev.EndpointPublished("a-1", 4, "unfit"), 2.0)
+    assert ev.PublishEndpoint("a-1", 4, "ready") in effects
+
+
+def test_a_doubt_before_the_endpoint_is_written_is_in_it_in_the_end() -> None:
+    early = after(PUBLISHING, ev.HealthDoubted("a-1", "CanarySilent", "no answer"))
+    assert early.phase is Phase.PUBLISHING
+    ready, effects = step(early, ev.EndpointPublished("a-1", 4), 2.0)
+    assert ready.phase is Phase.READY
+    assert ev.PublishEndpoint("a-1", 4, "unfit") in effects
+
+
+def test_a_doubt_that_the_store_did_not_take_is_told_again() -> None:
+    failed, effects = step(DOUBTED, ev.StoreFailed("PublishEndpoint", "a-1"), 2.0)
+    assert effects == (ev.SetTimer("publish", "a-1", STORE_RETRY),)
+    assert step(failed, ev.TimerFired("publish", "a-1"), 3.0)[1] == (ev.PublishEndpoint("a-1", 4, "unfit"),)
+
+
+def test_a_doubted_launch_that_lost_its_lease_is_registered_again_as_doubted() -> None:
+    again = after(WITHDRAWN, ev.LeaseEnded(), ev.LeaseHeld(2))
+    _, effects = step(again, ev.GenerationClaimed("a-1", 5), 2.0)
+    assert effects == (ev.PublishEndpoint("a-1", 5, "unfit"),)
+
+
+def test_a_doubt_does_not_outlive_its_launch() -> None:
+    claiming = after(
+        WITHDRAWN, ev.ProcessExited("a-1", 1, "main"), ev.FaultWritten("a-1"), ev.LaunchGone("a-1"),
+        ev.TimerFired("relaunch", ""),
+    )  # fmt: skip
+    spawning = after(claiming, ev.LaunchClaimed("a-2", 5))
+    assert (spawning.doubt, spawning.published) == ("", "")
+
+
+# causes and giving up
+def test_a_wrong_answer_that_was_confirmed_while_serving_ends_the_launch() -> None:
+    for state in (READY, WITHDRAWN):
+        ending, effects = step(state, ev.CanaryFailed("a-1", "7 for 9, twice"), 10.0)
+        assert effects[0] == ev.KillLaunch("a-1", "canary-failed")
+        assert ending.failures == (10.0,)
+
+
+def test_the_cause_of_an_exit_and_of_a_failed_start_is_the_reason_of_the_notice() -> None:
+    _, effects = step(READY, ev.ProcessExited("a-1", 1, "main", "signal 9", Cause.OUT_OF_MEMORY), 10.0)
+    assert ev.WriteFault("a-1", "out-of-memory", "main (pid 1) ended: signal 9") in effects
+    _, effects = step(SPAWNING, ev.SpawnFailed("a-1", "port 1 is taken", Cause.PORT_TAKEN), 10.0)
+    assert ev.WriteFault("a-1", "port-taken", "port 1 is taken") in effects
+
+
+def test_whoever_gives_up_says_why_and_what_clears_it() -> None:
+    assert "4 ends within 100 s" in FAILED.gave_up
+    assert "infctl restart group/a" in FAILED.gave_up and "changed specification" in FAILED.gave_up
+
+
+def test_what_only_a_change_can_help_is_given_up_sooner_than_a_crash() -> None:
+    state, tries = BACKOFF, 0
+    while state.phase is not Phase.FAILED:
+        tries += 1
+        state = after(state, ev.TimerFired("relaunch", ""), now=11.0)
+        name = f"a-{10 + tries}"
+        state = after(
+            state, ev.LaunchClaimed(name, 10 + tries), ev.SpawnFailed(name, "no model", Cause.MODEL_MISSING),
+            ev.FaultWritten(name), ev.LaunchGone(name), now=11.0,
+        )  # fmt: skip
+    assert tries == 3, "the first and two more; a crash before them does not count with them"
+    assert "does not help" in state.gave_up
+
+
+def test_a_long_good_life_forgets_the_failures_before_it() -> None:
+    lived = replace(READY, failures=(7.0, 8.0, 9.0), ready_at=10.0, policy=replace(POLICY, interval=1e6))
+    assert after(lived, ev.ProcessExited("a-1", 1, "main"), now=20.0).failures == (7.0, 8.0, 9.0, 20.0)
+    assert after(lived, ev.ProcessExited("a-1", 1, "main"), now=310.0).failures == (310.0,)
+
+
+@pytest.mark.parametrize("word", ["operator", "drained", "deleted"])
+def test_an_end_that_was_ordered_by_another_member_is_no_failure(word: str) -> None:
+    assert after(READY, ev.FaultSeen("a-1", word), now=10.0).failures == ()
+    assert after(READY, ev.FaultSeen("a-1", "host-lost"), now=10.0).failures == (10.0,)

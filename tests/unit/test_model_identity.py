@@ -11,7 +11,7 @@ import pytest
 
 from infctl.domain.errors import StartFailed
 from infctl_daemon.engine.identity import identify, revision
-from infctl_daemon.node.executor import _plain_defaults
+from infctl_daemon.node.endpoint import _plain_defaults
 
 
 @pytest.fixture

@@ -33,6 +33,8 @@ def test_load_is_measured_against_the_capacity() -> None:
         ([], WANTED, {}, NoRoute.UNKNOWN_MODEL),
         ([A], Wanted("other"), {}, NoRoute.UNKNOWN_MODEL),
         ([replace(A, state=EndpointState.DRAINING)], WANTED, {}, NoRoute.NONE_READY),
+        ([replace(A, state=EndpointState.SUSPECT)], WANTED, {}, NoRoute.NONE_READY),
+        ([replace(A, state=EndpointState.UNFIT)], WANTED, {}, NoRoute.NONE_READY),
         ([A], Wanted("m", exclude_launches=frozenset({"a-1"})), {}, NoRoute.NONE_READY),
         ([A], Wanted("m", exclude_groups=frozenset({"a"})), {}, NoRoute.NONE_READY),
         ([A], Wanted("m", revision="newer"), {}, NoRoute.NONE_READY),
@@ -46,6 +48,14 @@ def test_nothing_is_picked_for_a_reason_that_can_be_told(
     endpoints: list[Endpoint], wanted: Wanted, load: dict[str, int], why: NoRoute
 ) -> None:
     assert pick(endpoints, wanted, load) is why
+
+
+def test_a_suspect_endpoint_is_the_last_resort_of_new_requests_and_an_unfit_one_is_none() -> None:
+    suspect = replace(A, state=EndpointState.SUSPECT)
+    assert pick([suspect, B], WANTED, {"b-1": 5}, last_resort=True) is B
+    assert pick([suspect, B], WANTED, {"b-1": 8}, last_resort=True) is NoRoute.ALL_FULL
+    assert pick([suspect, replace(B, state=EndpointState.DRAINING)], WANTED, {}, last_resort=True) is suspect
+    assert pick([replace(A, state=EndpointState.UNFIT)], WANTED, {}, last_resort=True) is NoRoute.NONE_READY
 
 
 def test_a_replay_away_from_a_fault_may_queue_on_a_full_survivor() -> None:

@@ -61,7 +61,8 @@ class Canary:
         rid = f"canary-{os.urandom(8).hex()}"
         answer = await self.engine.generate(self.input_ids, self.pool.canary_tokens, rid, timeout)
         if answer.weight_version and answer.weight_version != self.model.revision:
-            raise Rejected(f"weight version {answer.weight_version!r}, expected {self.model.revision!r}")
+            why = f"weight version {answer.weight_version!r}, expected {self.model.revision!r}"
+            raise Rejected(why, reason="WrongRevision")
         return answer.ids
 
     @property
@@ -141,3 +142,16 @@ class Canary:
             return
         if known is not None and known.confirmed:
             self._adopt(known)
+
+    async def answer(self, timeout: float) -> tuple[int, ...]:
+        """What a running engine says now, to be compared with `expected`. Raises NotReady when nothing comes back, and
+        Rejected: with reason `Shed` it is full, with `WrongRevision` other weights answered.
+        """
+        ids = await self._generate(timeout)
+        if self.expected and not self.confirmed:
+            await self._look_again()
+        return ids
+
+    def differs(self, ids: tuple[int, ...]) -> str:
+        """For people: what was said, what is known, and who says so."""
+        return self._differs(ids, self.expected, self.source)

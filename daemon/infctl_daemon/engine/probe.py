@@ -1,5 +1,7 @@
 """Asks one engine how it is. Every question has a deadline; what is not a definite answer is `NotReady`.
 
+An engine that is full says so: `Rejected` with the reason `Shed`, which is no fault of anybody.
+
 Only cheap questions: `/ready` and `/model_info` are answered by the HTTP process alone, `/v1/loads` from shared memory.
 `/server_info` is never asked: it waits for ever on a stuck scheduler and makes later askers wait behind it.
 """
@@ -12,6 +14,17 @@ from typing import Any
 import aiohttp
 
 from infctl.domain.errors import NotReady, Rejected
+
+SHED = "Shed"
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """The schedulers' own time stamps, one for each DP rank (they move while it works), and the requests they hold."""
+
+    stamps: tuple[float, ...]
+    running: int
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +76,18 @@ class Engine:
             raise Rejected(f"/model_info: status {status}")
         return str(data.get("weight_version", ""))
 
-    async def heartbeat(self, timeout: float = 0.5) -> tuple[float, ...]:
-        """The schedulers' own time stamps from `/v1/loads`, one for each DP rank: they move while it works.
-
-        Raises NotReady: no answer within half a second is a blocked HTTP loop.
-        """
+    async def loads(self, timeout: float = 0.5) -> Loads:
+        """`/v1/loads`. Raises NotReady: no answer within half a second is a blocked HTTP loop."""
         status, data = await self._ask("GET", "/v1/loads?include=core", timeout)
         loads = data.get("loads") if isinstance(data, dict) else None
         if status != 200 or not isinstance(loads, list):
             raise NotReady(f"/v1/loads: status {status}")
-        return tuple(float(one.get("timestamp") or 0.0) for one in loads if isinstance(one, dict))
+        ranks = [one for one in loads if isinstance(one, dict)]
+        return Loads(
+            tuple(float(one.get("timestamp") or 0.0) for one in ranks),
+            sum(int(one.get("num_running_reqs") or 0) for one in ranks),
+            sum(int(one.get("num_waiting_reqs") or 0) for one in ranks),
+        )
 
     async def generate(self, input_ids: list[int], tokens: int, rid: str, timeout: float) -> Answer:
         """`tokens` greedy tokens after `input_ids`. Raises NotReady (no answer) or Rejected (the answer is no)."""
@@ -84,11 +99,12 @@ class Engine:
         }
         status, data = await self._ask("POST", "/generate", timeout, body)
         if status != 200 or not isinstance(data, dict):
-            raise Rejected(f"/generate: status {status}: {str(data)[:200]}")
+            raise Rejected(f"/generate: status {status}: {str(data)[:200]}", reason=SHED if status == 503 else None)
         meta = data.get("meta_info") or {}
         finish = meta.get("finish_reason") or {}
         if isinstance(finish, dict) and finish.get("type") == "abort":
-            raise Rejected(f"/generate: aborted: {finish.get('message', '')}")
+            shed = SHED if finish.get("status_code") == 503 else None
+            raise Rejected(f"/generate: aborted: {finish.get('message', '')}", reason=shed)
         ids = data.get("output_ids")
         if not isinstance(ids, list) or not ids:
             raise Rejected("/generate: no output_ids")

@@ -103,7 +103,7 @@ class Core:
         """
         if len(self.streams) + count > MAX_STREAMS:
             raise ClientError(ErrorType.OVERLOADED, f"this gateway carries at most {MAX_STREAMS} streams")
-        found = pick(self._candidates(pin), Wanted(model=model), self.fleet.load)
+        found = pick(self._candidates(pin), Wanted(model=model), self.fleet.load, last_resort=True)
         if isinstance(found, NoRoute):
             refused = self._no_worker(Epoch(1, 0), model, found)
             raise ClientError(refused.error, refused.message)
@@ -151,7 +151,11 @@ class Core:
             exclude_launches=frozenset(exclude),
         )
         found = pick(
-            self._candidates("" if recovering else stream.pin), wanted, self.fleet.load, ignore_caps=recovering
+            self._candidates("" if recovering else stream.pin),
+            wanted,
+            self.fleet.load,
+            ignore_caps=recovering,
+            last_resort=not recovering,
         )
         if isinstance(found, NoRoute):
             return self._no_worker(epoch, wanted.model, found)
@@ -197,7 +201,7 @@ class Core:
     def any_worker(self, model: str, passed: set[str], pin: str = "") -> EndpointRecord | None:
         """The least loaded ready worker of a model that is not among `passed`; for work that is no stream."""
         wanted = Wanted(model=model, exclude_launches=frozenset(passed))
-        found = pick(self._candidates(pin), wanted, self.fleet.load, ignore_caps=True)
+        found = pick(self._candidates(pin), wanted, self.fleet.load, ignore_caps=True, last_resort=True)
         return None if isinstance(found, NoRoute) else self.fleet.record(found.launch)
 
     def _candidates(self, pin: str) -> list[Endpoint]:

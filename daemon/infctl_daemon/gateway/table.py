@@ -237,7 +237,15 @@ def _endpoint(record: EndpointRecord) -> Endpoint:
         vocab_size=record.vocab_size,
         max_running=record.max_running,
         max_queued=record.max_queued,
-        state=EndpointState.DRAINING if record.state == "draining" else EndpointState.READY,
+        state=_state(record.state),
         deterministic=record.deterministic,
         node=record.node,
     )
+
+
+def _state(word: str) -> EndpointState:
+    """A state that this version does not know is one that gets no new work."""
+    try:
+        return EndpointState(word)
+    except ValueError:
+        return EndpointState.UNFIT

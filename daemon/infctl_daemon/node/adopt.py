@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from infctl.domain.causes import Cause
 from infctl.store.records import GroupSpec, PoolSpec
 from infctl_daemon.engine import roles
 from infctl_daemon.engine.identity import Identity
@@ -55,9 +56,9 @@ async def adopt(context: Context, group: str, on_exit: Callable[[Launch, Watched
 def check_living(state: GroupState) -> None:
     """Looks at processes alone. Raises Lost when those of the launch are not all there."""
     if state.boot_id and state.boot_id != procfs.boot_id():
-        raise Lost("host-rebooted", "the machine was started anew")
+        raise Lost(Cause.HOST_REBOOTED, "the machine was started anew")
     if not state.processes:
-        raise Lost("daemon-restarted", "the launch had been claimed, but no process was recorded")
+        raise Lost(Cause.DAEMON_RESTARTED, "the launch had been claimed, but no process was recorded")
     _all_alive(state)
 
 
@@ -66,7 +67,7 @@ def _all_alive(state: GroupState) -> None:
     serve = (p for p in state.processes if p is state.processes[0] or roles.serves(p.title, p.parent))
     ended = [f"{p.title or 'main process'} (pid {p.pid})" for p in serve if not procfs.is_alive(p.ident)]
     if ended:
-        raise Lost("process-exited", f"{', '.join(ended)} ended {AWAY}")
+        raise Lost(Cause.CRASH, f"{', '.join(ended)} ended {AWAY}")
 
 
 def _rebuilt(context: Context, state: GroupState) -> Launch:
@@ -78,7 +79,7 @@ def _rebuilt(context: Context, state: GroupState) -> Launch:
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         key = None
     if spec is None or pool is None or model is None or not isinstance(key, str):
-        raise Lost("daemon-restarted", f"{path} or the record of what was started is gone")
+        raise Lost(Cause.DAEMON_RESTARTED, f"{path} or the record of what was started is gone")
     launch = Launch(state.launch, spec, pool, state.generation, lease=state.lease, api_key=key, model=model)
     launch.port, launch.started, launch.key_path = state.port, state.started, path
     launch.checked = state.stage == "checked"

@@ -19,9 +19,10 @@ import psutil
 from infctl.adapters.etcd import EtcdStore
 from infctl.config.read_api import ReadApi
 from infctl.domain import group_events as ev
+from infctl.domain.causes import Cause
 from infctl.domain.errors import ConfigError
-from infctl.domain.group import RestartPolicy
 from infctl.domain.model import Limits
+from infctl.domain.restart import RestartPolicy
 from infctl.ports.store import Store
 from infctl.store.codec import BadRecord, decode, encode
 from infctl.store.keys import Keys
@@ -183,7 +184,7 @@ class Agent:
         keys, specs = self._keys, self._context.world.specs
         for group, loop in self._loops.items():
             if group not in specs and keys.group_spec(group) not in self._unreadable:
-                loop.post(ev.SpecDeleted("deleted or moved while no daemon was here"))
+                loop.post(ev.SpecDeleted(Cause.DELETED))
 
     def _loop(self, group: str, restart: RestartPolicy) -> GroupLoop:
         if group not in self._loops:
@@ -228,7 +229,7 @@ class Agent:
         if spec is None or spec.node != self._settings.node:
             known = world.specs.pop(group, None)
             if known is not None and group in self._loops:
-                self._loops[group].post(ev.SpecDeleted("deleted" if spec is None else f"moved to {spec.node}"))
+                self._loops[group].post(ev.SpecDeleted(Cause.DELETED if spec is None else Cause.MOVED))
                 self._say_node()
             return
         world.specs[group] = (spec, revision)
@@ -266,8 +267,8 @@ class Agent:
             suspicions.get((group, launch), {}).pop(gateway, None)
             if not suspicions.get((group, launch)):
                 suspicions.pop((group, launch), None)
-            return
-        suspicions.setdefault((group, launch), {})[gateway] = decode(Suspicion, value).kind
+        else:
+            suspicions.setdefault((group, launch), {})[gateway] = decode(Suspicion, value)
         self._loops[group].executor.suspected(launch)
 
     def _say_node(self) -> None:
@@ -294,7 +295,7 @@ class Agent:
     async def _stop_groups(self) -> None:
         """Deadlines everywhere; a second signal cuts them."""
         for loop in self._loops.values():
-            loop.post(ev.SpecDeleted("daemon-stopped"))
+            loop.post(ev.SpecDeleted(Cause.DAEMON_STOPPED))
         hurrying = asyncio.get_running_loop().create_task(self._hurry())
         loops = list(self._loops.values())
         try:

@@ -16,7 +16,7 @@ import aiohttp
 from infctl.domain.model import Limits
 from infctl.ports.store import Store
 from infctl.store.keys import Keys
-from infctl.store.records import GroupSpec, PoolSpec
+from infctl.store.records import GroupSpec, PoolSpec, Suspicion
 from infctl_daemon.node.claims import Claims
 from infctl_daemon.node.events import EventWriter
 from infctl_daemon.node.status import StatusWriter
@@ -31,7 +31,7 @@ class World:
 
     specs: dict[str, tuple[GroupSpec, int]] = field(default_factory=dict)
     pools: dict[str, PoolSpec] = field(default_factory=dict)
-    suspicions: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    suspicions: dict[tuple[str, str], dict[str, Suspicion]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

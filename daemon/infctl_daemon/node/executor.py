@@ -7,25 +7,26 @@ side by side; whatever fails ends in an event, and a store failure always in `St
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from infctl.domain import group_events as ev
+from infctl.domain.causes import Cause, Evidence, classify
 from infctl.domain.errors import InfctlError, NotReady, Rejected, StartFailed, StoreError
 from infctl.domain.group_events import GroupEffect, GroupEvent
+from infctl.domain.health import Finding
 from infctl.store.codec import BadRecord
-from infctl.store.records import EndpointRecord, FaultNotice, Secret
+from infctl.store.records import FaultNotice, Secret
 from infctl.store.stamp import fault_id, now_ms, now_text
 from infctl_daemon.engine import roles
-from infctl_daemon.node import endings
+from infctl_daemon.node import endings, endpoint, post_mortem
 from infctl_daemon.node import launch as launches
 from infctl_daemon.node.adopt import Lost, adopt
 from infctl_daemon.node.claims import Refused
 from infctl_daemon.node.context import Context
-from infctl_daemon.node.hang import HangWatch
+from infctl_daemon.node.health import HealthWatch
 from infctl_daemon.node.launch import Launch, digest
-from infctl_daemon.proc import procfs
+from infctl_daemon.proc import ended, procfs
 from infctl_daemon.proc.pidfd import Watched
 from infctl_daemon.proc.state_file import GroupState
 from infctl_daemon.runtime import crash
@@ -47,8 +48,10 @@ class Executor:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._notices: dict[str, FaultNotice] = {}
         self._side: set[asyncio.Task[None]] = set()
-        self._hang: HangWatch | None = None
+        self._health: HealthWatch | None = None
+        self._oom: post_mortem.OomKills | None = None
         self.launch: Launch | None = None
+        self.on_health: Callable[[], None] = lambda: None
 
     def start(self, effect: GroupEffect) -> None:
         """Begin one effect. Never waits and never raises."""
@@ -81,8 +84,8 @@ class Executor:
                 self._spawn(effect, self._await_load(launch))
             case ev.RunCanary(launch):
                 self._spawn(effect, self._run_canary(launch))
-            case ev.PublishEndpoint(launch, generation):
-                self._spawn(effect, self._publish(launch, generation))
+            case ev.PublishEndpoint(launch, generation, state):
+                self._spawn(effect, self._publish(launch, generation, state))
             case ev.WriteFault(launch, reason, evidence):
                 self._spawn(effect, self._write_fault(self._notice(launch, reason, evidence)))
             case ev.KillLaunch(launch, why):
@@ -126,7 +129,7 @@ class Executor:
             self._log(launch).debug("no answer from the store", effect=name, why=str(failure))
             self._post(ev.StoreFailed(name, launch))
         elif isinstance(effect, (ev.SpawnLaunch, ev.AwaitLoad)):
-            self._post(ev.SpawnFailed(launch, str(failure)))
+            self._post(ev.SpawnFailed(launch, str(failure), _start_cause(failure)))
         elif isinstance(effect, (ev.KillLaunch, ev.StopLaunch)):
             asyncio.get_running_loop().call_later(1.0, self.start, ev.KillLaunch(launch, "retried"))
 
@@ -206,13 +209,14 @@ class Executor:
         try:
             pid = await launches.start(self._context, launch, lambda one: self._exited(launch, one))
         except StartFailed as error:
-            self._post(ev.SpawnFailed(name, error.message))
+            self._post(ev.SpawnFailed(name, error.message, _start_cause(error)))
             return
         self._follow(launch)
         self._post(ev.Spawned(name, pid))
 
     def _follow(self, launch: Launch) -> None:
         assert launch.tree is not None
+        self._oom = post_mortem.OomKills.of(launch.tree.main.pid)
         self._aside(launch.tree.keep_scanning())
         self._aside(launch.tree.keep_asking())
 
@@ -228,7 +232,7 @@ class Executor:
         self.launch = launch
         self._follow(launch)
         if launch.checked:
-            self._watch_progress(launch)
+            self._watch_health(launch)
         return ev.LaunchAdopted(launch.name, launch.generation, launch.checked, launch.lease, digest(launch.spec))
 
     def _exited(self, launch: Launch, one: Watched) -> None:
@@ -237,7 +241,13 @@ class Executor:
         if found is not None:
             if launch.first_end is None and not launch.ending:
                 launch.first_end = one
-            self._post(ev.ProcessExited(launch.name, one.ident.pid, *found))
+            title, status = found
+            code = launch.code_of(one)
+            if code == 0:
+                status += ", which nobody asked for"
+            log = ended.log_path(self._context.state_dir, launch.name)
+            cause = classify(post_mortem.evidence(code, log, self._oom))
+            self._post(ev.ProcessExited(launch.name, one.ident.pid, title, status, cause))
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
         """Watching goes on beside the effects until the launch ends."""
@@ -246,7 +256,7 @@ class Executor:
         task.add_done_callback(self._side.discard)
 
     def _end_watches(self) -> None:
-        self._hang = None
+        self._health = None
         for task in self._side:
             task.cancel()
 
@@ -261,7 +271,8 @@ class Executor:
                 except (NotReady, Rejected):
                     version = ""
                 if version and version != launch.model.revision:
-                    self._post(ev.SpawnFailed(name, f"serves weights {version!r}, not {launch.model.revision!r}"))
+                    why = f"serves weights {version!r}, not {launch.model.revision!r}"
+                    self._post(ev.SpawnFailed(name, why, Cause.WEIGHTS_WRONG))
                     return
                 await launch.tree.scan(deep=True)
                 seen = roles.ranks(launch.titles)
@@ -291,45 +302,27 @@ class Executor:
         launch.checked = True
         await launches.record(context, launch)
         crash.point("checked")
-        self._watch_progress(launch)
         self._post(ev.CanaryPassed(name))
+        self._watch_health(launch)
 
-    def _watch_progress(self, launch: Launch) -> None:
-        self._hang = HangWatch(
-            self._context, launch, lambda evidence: self._post(ev.HangConfirmed(launch.name, evidence))
-        )
-        self._aside(self._hang.run())
+    def _watch_health(self, launch: Launch) -> None:
+        """From here on the launch serves."""
+        self._health = HealthWatch(self._context, launch, self._post, lambda: self.on_health())
+        self._aside(self._health.run())
 
     def suspected(self, name: str) -> None:
-        """A gateway wrote a suspicion about this launch."""
-        if self._hang is not None and self.launch is not None and self.launch.name == name:
-            self._hang.nudge()
+        """A gateway wrote a suspicion about this launch, or took it back."""
+        if self._health is not None and self.launch is not None and self.launch.name == name:
+            self._health.suspected()
 
-    async def _publish(self, name: str, generation: int) -> None:
+    def findings(self, name: str) -> tuple[Finding, ...] | None:
+        """What is known of the health of a launch that serves."""
+        serving = self._health is not None and self.launch is not None and self.launch.name == name
+        return self._health.findings if serving and self._health is not None else None
+
+    async def _publish(self, name: str, generation: int, state: str) -> None:
         launch = self._current(name)
-        model, spec = launch.model, launch.spec
-        assert model is not None
-        endpoint = EndpointRecord(
-            group=self._group,
-            pool=spec.pool,
-            node=self._context.node,
-            generation=generation,
-            launch=name,
-            url=launch.url,
-            model=launch.pool.model,
-            revision=model.revision,
-            tokenizer=model.tokenizer,
-            tokenizer_digest=model.tokenizer_digest,
-            context_length=model.context_length,
-            vocab_size=model.vocab_size,
-            eos_ids=list(model.eos_ids),
-            sampling_defaults={} if _plain_defaults(spec.engine_args) else model.sampling_defaults,
-            max_running=spec.max_running,
-            max_queued=spec.max_queued,
-            deterministic=spec.deterministic,
-            read_api=self._context.read_api,
-            published_at=now_text(),
-        )
+        written = endpoint.record(self._context, launch, generation, state)
         secret = Secret(launch=name, api_key=launch.api_key)
         lease, claims = self._context.lease(), self._context.claims
         async with asyncio.timeout(STORE_DEADLINE):
@@ -339,9 +332,9 @@ class Executor:
                 await self._raised(name, registered.generation, lease)
                 self._free(ev.GenerationClaimed(name, registered.generation))
                 return
-            refused = await claims.publish(endpoint, secret, lease)
+            refused = await claims.publish(written, secret, lease)
         crash.point("published")
-        self._free(ev.ClaimRefused(name, refused.why) if refused else ev.EndpointPublished(name, generation))
+        self._free(ev.ClaimRefused(name, refused.why) if refused else ev.EndpointPublished(name, generation, state))
 
     def _notice(self, launch: str, reason: str, evidence: str) -> FaultNotice:
         """One notice for a launch, however often it is tried: the moment is that of the first try."""
@@ -399,7 +392,6 @@ def _fault_words(notice: FaultNotice) -> dict[str, str]:
     return {"reason": notice.reason, "fault_id": notice.fault_id}
 
 
-def _plain_defaults(engine_args: Sequence[str]) -> bool:
-    """Whether the engine was told to ignore the model's own sampling parameters."""
-    given = " ".join(engine_args).replace("=", " ").split()
-    return ("--sampling-defaults", "openai") in pairwise(given)
+def _start_cause(failure: Exception) -> Cause:
+    reason = failure.reason if isinstance(failure, InfctlError) else ""
+    return classify(Evidence(start_failed=True, start_reason=reason))

@@ -13,11 +13,14 @@ from typing import Any
 import msgspec
 
 from infctl.domain import group_events as ev
-from infctl.domain.group import Group, Phase, RestartPolicy, step
+from infctl.domain.causes import traits
+from infctl.domain.group import Group, Phase, step
 from infctl.domain.group_events import GroupEvent
+from infctl.domain.restart import RestartPolicy, what_clears
 from infctl.store.codec import encode
 from infctl.store.records import GroupSpec, GroupStatus
 from infctl.store.stamp import now_text
+from infctl_daemon.node.conditions import Conditions
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.executor import Executor
 from infctl_daemon.runtime.log import Logger
@@ -46,6 +49,18 @@ def recorded_policy(spec: dict[str, Any] | None) -> RestartPolicy:
         return RestartPolicy()
 
 
+def _why(state: Group) -> tuple[str, str, str]:
+    """Reason, message and hint: why the group is not ready, or why nothing new comes to it."""
+    if state.phase in (Phase.ENDING, Phase.BACKOFF):
+        return state.end_reason, state.end_evidence, traits(state.end_reason).hint
+    if state.phase is Phase.FAILED:
+        helps = "; ".join(filter(None, (traits(state.end_reason).hint, what_clears(state.name))))
+        return state.end_reason, f"{state.end_evidence}; {state.gave_up}", helps
+    if state.phase is Phase.READY and state.doubt:
+        return state.doubt, state.doubt_why, ""
+    return "", "", ""
+
+
 class GroupLoop:
     """Made when a specification names our node, or when the state file knows a launch of the group."""
 
@@ -54,6 +69,8 @@ class GroupLoop:
         self.name = name
         self.state = Group(name, restart, generation=context.state.read(name).generation)
         self.executor = Executor(context, name, self.post)
+        self.executor.on_health = self.publish_status
+        self._conditions = Conditions()
         self._queue: asyncio.Queue[GroupEvent] = asyncio.Queue()
         self._launches = 0
         self.held = ""  # why the newest specification is not acted on
@@ -119,7 +136,8 @@ class GroupLoop:
         """Put the owner's word on the group, if it says anything new."""
         state, launch = self.state, self.executor.launch
         tree = launch.tree if launch and launch.name == state.launch else None
-        failing = state.phase in (Phase.ENDING, Phase.BACKOFF, Phase.FAILED)
+        processes = len(tree.living) if tree else 0
+        reason, said, hint = _why(state)
         known = self._context.world.specs.get(self.name)
         status = GroupStatus(
             group=self.name,
@@ -128,10 +146,12 @@ class GroupLoop:
             generation=state.generation,
             launch=state.launch,
             pid=tree.main.pid if tree and tree.living else 0,
-            processes=len(tree.living) if tree else 0,
+            processes=processes,
             restarts=self.restarts,
-            reason=state.end_reason if failing else "",
-            message=self.held or (state.end_evidence if failing else ""),
+            reason=reason,
+            message=self.held or said,
+            hint=hint,
+            conditions=self._conditions.now(state, processes, self.executor.findings(state.launch)),
             spec_revision=known[1] if known else 0,
         )
         stamped = msgspec.structs.replace(status, updated_at=now_text())

@@ -179,7 +179,7 @@ async def start(context: Context, launch: Launch, on_exit: Callable[[Watched], N
         crash.point("recorded")
         return main.pid
     except ConfigError as error:
-        raise StartFailed(error.message) from None
+        raise StartFailed(error.message, reason=error.reason) from None
     except OSError as error:
         raise StartFailed(f"cannot be started: {error}") from None
     finally:

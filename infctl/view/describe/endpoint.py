@@ -22,7 +22,9 @@ def describe(look: Look, name: str) -> Page:
             f"but it is of generation {e.generation} and {floor} is registered; gateways ignore it",
         )
     elif e.state != "ready":
-        page.tone, page.why = Tone.WARN, "takes no new requests; those it has go on"
+        few = e.state == "suspect"
+        takes = "takes new requests only where no ready group can" if few else "takes no new requests"
+        page.tone, page.why = Tone.WARN, f"{takes}; those it has go on"
     live = look.live_streams(launch=e.launch)
     page.fact("Group", e.group, f"pool {e.pool}", f"node {e.node}")
     page.fact("Generation", str(e.generation), f"the highest registered is {floor}" if floor else "")

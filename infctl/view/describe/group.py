@@ -19,6 +19,7 @@ MEANS = {
     "backoff": "waits before the next launch",
     "failed": "too many launches ended, its daemon has given up",
 }
+NEW_REQUESTS = {"suspect": "new ones come only where no ready group can take them", "unfit": "it gets no new ones"}
 _ON_THE_WAY = frozenset({"claiming", "spawning", "loading", "canary", "publishing"})
 
 
@@ -67,6 +68,10 @@ def describe(look: Look, name: str) -> Page:
         page.fact("Spec", "the daemon has the newest" if seen else "the daemon has not seen the newest yet")
     if status:
         page.fact("Last change", look.ago(status.updated_at), f"told by node/{status.node}")
+    if status:
+        page.table("Health", ("CONDITION", "STATUS", "SINCE", "REASON"),
+                   [(c.type, c.status, look.ago(c.since), c.reason + (f": {c.message}" if c.message else ""))
+                    for c in status.conditions])  # fmt: skip
     suspicions = look.suspicions_of(launch) if launch else []
     page.table("Suspected by", ("GATEWAY", "KIND", "WHEN", "WHY"),
                [(x.gateway, x.kind, look.ago(x.at), x.why) for x in suspicions])  # fmt: skip
@@ -97,6 +102,10 @@ def _headline(look: Look, name: str, spec: GroupSpec | None, status: GroupStatus
     tone = {"ready": Tone.GOOD, "failed": Tone.BAD, "idle": Tone.PLAIN}.get(phase, Tone.WARN)
     if phase == "ready" and name not in look.snapshot.endpoints:
         return Page(address, "Ready", Tone.BAD, "but its endpoint is not in etcd, so no request reaches it")
+    if phase == "ready" and status.reason:
+        state = look.snapshot.endpoints[name].state
+        why = f"the requests it has go on, {NEW_REQUESTS.get(state, 'new ones go elsewhere')}; {status.reason}"
+        return Page(address, state.capitalize(), Tone.WARN, why + (f": {status.message}" if status.message else ""))
     return Page(address, phase.capitalize(), tone, meaning.lstrip("; "))
 
 
@@ -150,9 +159,16 @@ def _advise(
     if status.reason == "canary-failed":
         page.step("The engine answered otherwise than the pool knows. Same weights, same revision, same engine?",
                   "infctl describe", f"pool/{spec.pool}")  # fmt: skip
+    if status.hint:
+        page.step(f"{status.hint[0].upper()}{status.hint[1:]}.")
     if status.phase == "failed":
-        page.step("It starts again only after its specification changes, or after the daemon is restarted.",
-                  "infctl apply -f GROUP.yaml")  # fmt: skip
+        if not status.hint:
+            page.step("It starts again only after its specification changes, or after the daemon is restarted.",
+                      "infctl apply -f GROUP.yaml")  # fmt: skip
+        page.step(log)
+    elif status.phase == "ready" and status.reason:
+        page.step("One class of evidence kills nothing: its daemon goes on asking, and says what it finds.",
+                  "infctl get events --for", f"group/{name}")  # fmt: skip
         page.step(log)
     elif status.phase in ("backoff", "ending"):
         page.step("It starts again by itself; its streams have moved to other groups of the pool.", *follow)
