@@ -91,7 +91,7 @@ class Executor:
             case ev.KillLaunch(launch, why):
                 self._end_watches()
                 if self.launch and self.launch.name == launch and self.launch.tree:
-                    self.launch.tree.signal_all()  # now, not when the task gets its turn
+                    self.launch.tree.kill()  # now, not when the task gets its turn
                 self._spawn(effect, self._end(launch, 0.0, why))
             case ev.StopLaunch(launch, deadline):
                 self._end_watches()

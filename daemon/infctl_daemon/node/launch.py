@@ -232,7 +232,7 @@ async def end(context: Context, launch: Launch, graceful: float = 0.0) -> None:
     tree = launch.tree
     crash.point("kill")
     if tree is not None and not graceful:
-        tree.signal_all()  # before the first await: this is the time that counts
+        tree.kill()  # before the first await: this is the time that counts
     await launch.starting.wait()
     tree = launch.tree
     if tree is not None:
