@@ -21,6 +21,7 @@ from typing import cast
 
 from infctl.domain.errors import StartFailed
 from infctl.domain.ids import launch_id
+from infctl_daemon.engine import roles
 from infctl_daemon.proc import choose, kill, procfs
 from infctl_daemon.proc.container import Container, Driver, Kind, Order, Status
 from infctl_daemon.proc.pidfd import Tree, Watched
@@ -249,6 +250,56 @@ async def what_an_earlier_daemon_recorded_is_ended(driver: Driver, folder: Path)
     stranger.wait()
 
 
+# bash, for a title; the colons keep it from becoming its last command
+ENGINE = "(exec -a sglang::scheduler_TP0 sleep 600) & (exec -a sglang::scheduler_TP1 sleep 600) & wait; :"
+
+
+async def sixty_four_started_at_once_miss_no_death(driver: Driver, folder: Path) -> None:
+    doomed = range(0, 64, 4)
+    scripts = ["exit 3" if i in doomed else ENGINE for i in range(64)]
+    began = time.monotonic()
+    containers = await asyncio.gather(*(driver.start(order(folder, ["/bin/bash", "-c", s])) for s in scripts))
+    took = time.monotonic() - began
+    told: list[tuple[float, Watched]] = []
+    trees = []
+    for container in containers:
+        tree = Tree(container.main, lambda one: told.append((time.monotonic(), one)), container=container)
+        tree.serves = roles.serves
+        tree.begin("main")
+        trees.append(tree)
+    engines = [tree for i, tree in enumerate(trees) if i not in doomed]
+    watching = [asyncio.create_task(w) for tree in trees for w in (tree.keep_scanning(), tree.keep_asking())]
+    ranks: list[Watched] = []
+
+    def loaded() -> bool:
+        ranks[:] = [w for tree in engines for w in tree.living if w.title.startswith("sglang")]
+        return len(ranks) == 2 * len(engines) and len(told) >= len(doomed)
+
+    await until(loaded, "every rank is found", 30.0)
+    assert sorted(w.ident.pid for _, w in told) == sorted(containers[i].main.pid for i in doomed)
+    assert [await ended(containers[i]) for i in doomed] == ["exit code 3"] * len(doomed)
+    told.clear()
+    killed = {}
+    for one in ranks[::2]:
+        killed[one.ident] = time.monotonic()
+        os.kill(one.ident.pid, signal.SIGKILL)
+        await asyncio.sleep(0.002)
+    await until(lambda: len(told) >= len(killed), "every death is told")
+    late = sorted(1000 * (at - killed[w.ident]) for at, w in told)
+    assert {w.ident for _, w in told} == set(killed) and len(told) == len(killed), "each once"
+    figures = f"p50 {late[len(late) // 2]:.1f} ms, highest {late[-1]:.1f} ms"
+    print(f"{driver.kind}: 64 started in {took:.2f} s; {len(late)} deaths told, from kill to callback {figures}")
+    await asyncio.gather(*(kill.kill_tree(tree, 10.0) for tree in trees))
+    for task in watching:
+        task.cancel()
+    await asyncio.gather(*watching, return_exceptions=True)
+    for tree, container in zip(trees, containers, strict=True):
+        assert not tree.living
+        tree.close()
+        assert await container.remove()
+    assert await driver.names() == []
+
+
 CASES: list[Case] = [
     arguments_and_environment_arrive_byte_for_byte,
     the_whole_family_is_found_and_killed_and_nobody_else,
@@ -257,6 +308,7 @@ CASES: list[Case] = [
     forks_cannot_outrun_one_kill,
     an_engine_outlives_its_daemon_and_is_found_again,
     what_an_earlier_daemon_recorded_is_ended,
+    sixty_four_started_at_once_miss_no_death,
 ]
 
 

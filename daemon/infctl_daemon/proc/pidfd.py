@@ -24,6 +24,7 @@ from infctl_daemon.proc.procfs import Ident, Stat
 EXIT_POLL = 0.02
 FAST_SCAN = 0.25
 SLOW_SCAN = 5.0
+SHARED = 0.1  # many launches that load at once look at one reading of /proc
 GLANCE = 1.0  # how often a container is asked whether there are others in it
 
 
@@ -52,13 +53,15 @@ class Look:
     shm: set[str]
 
 
-def look(main: Ident, known: frozenset[Ident], deep: bool, listed: frozenset[int] | None = None) -> Look:
+def look(
+    main: Ident, known: frozenset[Ident], deep: bool, listed: frozenset[int] | None = None, age: float = 0.0
+) -> Look:
     """Read the members of the launch and their titles; their shared memory too with `deep`, which costs more.
 
-    `listed` are the pids in its container; None has all of /proc searched.
+    `listed` are the pids in its container; None has all of /proc searched, or what was seen of it `age` seconds ago.
     """
     if listed is None:
-        found = procfs.members(procfs.snapshot(), main, known)
+        found = procfs.members(procfs.recent_snapshot(age) if age else procfs.snapshot(), main, known)
     else:
         stats = (procfs.stat(pid) for pid in listed | {ident.pid for ident in known})
         # a pid that only we knew and that means another process now is nobody's
@@ -161,10 +164,10 @@ class Tree:
         """Every pid that was ever of this launch."""
         return frozenset(i.pid for i in self.watched)
 
-    async def scan(self, *, deep: bool = False) -> int:
-        """Look for new members once; returns how many there were."""
+    async def scan(self, *, deep: bool = False, age: float = 0.0) -> int:
+        """Look for new members once, in what was seen at most `age` seconds ago; returns how many there were."""
         listed = self.container.pids() if self.container else None
-        seen = await asyncio.to_thread(look, self.main, frozenset(w.ident for w in self.living), deep, listed)
+        seen = await asyncio.to_thread(look, self.main, frozenset(w.ident for w in self.living), deep, listed, age)
         before = len(self.watched)
         for s in seen.stats:
             if s.state not in ("Z", "X"):
@@ -184,7 +187,7 @@ class Tree:
         """Scan until cancelled or until nothing is left alive."""
         turn = 0
         while self.living:
-            await self.scan(deep=not self.loading or turn % 8 == 0)
+            await self.scan(deep=not self.loading or turn % 8 == 0, age=SHARED)
             turn += 1
             await self._pause()
 

@@ -7,6 +7,8 @@ vanishes while we read is simply not there.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +91,19 @@ def snapshot() -> list[Stat]:
     """Every process of the machine; about 30 µs for each of them."""
     found = (stat(int(name)) for name in os.listdir(_PROC) if name.isdigit())
     return [s for s in found if s is not None]
+
+
+_last: tuple[float, list[Stat]] = (0.0, [])
+_reading = threading.Lock()
+
+
+def recent_snapshot(age: float) -> list[Stat]:
+    """A snapshot that began at most `age` seconds ago: threads that look at the same time share one."""
+    global _last
+    with _reading:
+        if time.monotonic() - _last[0] > age:
+            _last = (time.monotonic(), snapshot())
+        return _last[1]
 
 
 def members(processes: list[Stat], main: Ident, known: frozenset[Ident] = frozenset()) -> list[Stat]:

@@ -5,6 +5,7 @@ What leaves the session is still found through its parent (`procfs.members`); wh
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from typing import Final, Literal
 
@@ -20,6 +21,11 @@ def main_of(child: subprocess.Popen[bytes]) -> Ident:
     """A child of ours cannot be collected by anyone else, so its entry is there even if it died at once."""
     seen = procfs.stat(child.pid)
     return seen.ident if seen else Ident(child.pid, 0)
+
+
+def living(main: Ident) -> list[Ident]:
+    """What a scan finds of it."""
+    return [s.ident for s in procfs.members(procfs.snapshot(), main) if s.state not in ("Z", "X")]
 
 
 class Session:
@@ -56,7 +62,7 @@ class Session:
 
     async def remove(self) -> bool:
         self.status_now()  # collects the child
-        return True
+        return not await asyncio.to_thread(living, self._main)
 
 
 class SessionDriver:
@@ -74,8 +80,7 @@ class SessionDriver:
     async def find(self, name: str, main: Ident) -> Container | None:
         if name != f"{PREFIX}{main.pid}":
             return None
-        living = (s for s in procfs.members(procfs.snapshot(), main) if s.state not in ("Z", "X"))
-        return Session(main, None) if any(living) else None
+        return Session(main, None) if await asyncio.to_thread(living, main) else None
 
     async def names(self) -> list[str]:
         """A session carries no mark of ours: only the state file knows them."""

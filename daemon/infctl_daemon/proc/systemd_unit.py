@@ -26,10 +26,11 @@ PREFIX: Final = "systemd:"
 SLICE: Final = "infctl.slice"
 DEADLINE = 10.0
 _ASKED = "LoadState,ActiveState,ExecMainPID,ExecMainCode,ExecMainStatus,Result,ControlGroup"
-# stopping the unit by hand means what we mean: SIGTERM to the main process alone, then SIGKILL to everything
 _PROPERTIES = (
-    "Type=exec",
+    # not "exec": that makes an engine which ends at once a failed start without exit code; our gate tells of the exec
+    "Type=simple",
     "RemainAfterExit=yes",
+    # stopping the unit by hand means what we mean: SIGTERM to the main process alone, then SIGKILL to everything
     "KillMode=mixed",
     "SendSIGKILL=yes",
     "TimeoutStopSec=60",
