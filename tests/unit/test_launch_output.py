@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -35,10 +36,6 @@ def test_a_line_without_end_is_cut_and_what_is_no_text_is_shown(tmp_path: Path) 
     assert output.tail(log) == ["\ufffd\ufffd broken", "fine"]
 
 
-def _on_disk(path: Path) -> int:
-    return path.stat().st_blocks * 512
-
-
 @pytest.mark.parametrize("holes", [True, False])
 def test_an_engine_that_prints_without_end_is_kept_within_bounds_and_goes_on(
     holes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -56,14 +53,14 @@ def test_an_engine_that_prints_without_end_is_kept_within_bounds_and_goes_on(
         while freed < 20 << 20:
             assert time.monotonic() < end
             freed += output.bound(log, keep, slack)
-            highest = max(highest, _on_disk(log))
+            highest = max(highest, output.on_disk(log))
             time.sleep(0.005)
         assert engine.poll() is None, "nothing stops it from printing"
     finally:
         engine.kill()
         engine.wait()
     output.bound(log, keep, 0)
-    assert _on_disk(log) <= keep + (2 << 20)
+    assert output.on_disk(log) <= keep + (2 << 20)
     numbers = [int(line[5:11]) for line in output.tail(log)[:-1] if line.startswith("line")]
     assert len(numbers) > 100
     # punching a hole loses nothing of the rest
@@ -77,6 +74,21 @@ def test_a_small_file_is_left_as_it_is(tmp_path: Path) -> None:
     assert output.bound(log, 1000, 1000) == 0
     assert output.bound(log, 10_000, 0) == 0
     assert log.read_text() == "a\n" * 1000
+
+
+async def test_a_look_now_and_then_is_enough(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    looking = asyncio.create_task(output.keep_bounded(log, 0.01, 1 << 20, 1 << 20))
+    await asyncio.sleep(0.05)
+    log.write_bytes(b"x" * (10 << 20))
+    for _ in range(500):
+        if output.on_disk(log) <= 2 << 20:
+            break
+        await asyncio.sleep(0.01)
+    assert output.on_disk(log) <= 2 << 20
+    assert not looking.done()
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
 
 
 def _record(group: str, number: int) -> Ended:

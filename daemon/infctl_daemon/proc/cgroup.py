@@ -87,6 +87,9 @@ class CgroupDriver:
         missing = limits.controllers - cgroupfs.delegate(self._parent, limits.controllers)
         return f"no cgroup controller for {', '.join(sorted(missing))} in {self._parent}" if missing else ""
 
+    def name_of(self, launch: str) -> str:
+        return f"{PREFIX}{self._path(launch)}"
+
     async def start(self, order: Order) -> Container:
         if why := self.refuses(order.limits):
             raise StartFailed(why, reason="LimitsUnavailable")

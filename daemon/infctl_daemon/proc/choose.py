@@ -110,8 +110,13 @@ async def _ended(container: Container) -> Status:
     return status
 
 
+def mark_of(state_dir: Path) -> str:
+    """Tells the containers of daemons that share a machine apart."""
+    return f"{zlib.crc32(os.fsencode(state_dir)):08x}"
+
+
 def _candidate(kind: Kind, state_dir: Path, folder: Path) -> Driver | str:
-    mark = f"{zlib.crc32(os.fsencode(state_dir)):08x}"
+    mark = mark_of(state_dir)
     if kind == "systemd":
         return systemd_here() or SystemdDriver(folder, "" if state_dir == DEFAULT_STATE else mark)
     if kind == "cgroup":

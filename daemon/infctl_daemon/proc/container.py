@@ -7,7 +7,6 @@ container is named by one word that a later daemon finds it by; nothing outside 
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,18 +59,16 @@ class Status:
         return cls(signal=-returncode) if returncode < 0 else cls(code=returncode)
 
     @property
+    def returncode(self) -> int | None:
+        """The usual number again."""
+        return self.code if self.signal is None else -self.signal
+
+    @property
     def text(self) -> str:
         """In words, empty when it is not known."""
         if self.signal is not None:
             return f"signal {self.signal}"
         return "" if self.code is None else f"exit code {self.code}"
-
-    @property
-    def signal_name(self) -> str:
-        try:
-            return signal.Signals(self.signal).name if self.signal else ""
-        except ValueError:
-            return f"SIG{self.signal}"
 
 
 UNKNOWN = Status()
@@ -117,6 +114,9 @@ class Driver(Protocol):
 
     def refuses(self, limits: Limits) -> str:
         """Why these limits cannot be held, or nothing."""
+
+    def name_of(self, launch: str) -> str:
+        """What the container of that launch is called before it is there; "" where only its start decides."""
 
     async def start(self, order: Order) -> Container:
         """Start the main process. Raises StartFailed or OSError; then nothing of it is left."""

@@ -21,7 +21,7 @@ from infctl_daemon.proc.pidfd import Tree
 from infctl_daemon.proc.procfs import Ident
 
 SHM = Path("/dev/shm")
-STUCK_AFTER = 10.0  # freeing the memory of an engine takes seconds; what lives longer after SIGKILL hangs
+STUCK_AFTER = 5.0  # freeing the memory of an engine takes seconds; what lives longer after SIGKILL hangs
 _WITH_PID = re.compile(r"(?:sgl_shm_.*?|multi_tokenizer_args|sglang_loads(?:_.*?)?)_(\d+)(?:_.*)?")
 
 

@@ -4,11 +4,12 @@ An engine appends to one file for as long as it lives and must never be stopped 
 would kill it. So the oldest part is given back to the file system while it writes on: a hole is punched, which loses
 nothing of the rest and asks nothing of the writer; the file keeps its length and takes no more than `keep` on disk.
 Where there are no holes, the file is emptied and its end written again; lines that come at that very moment are lost.
-What is between two calls of `bound` comes on top: the bound is `keep` plus what the engine can write meanwhile.
+What is written between two looks comes on top: the bound is `KEEP + SLACK` and what an engine can print in a second.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 from pathlib import Path
@@ -17,6 +18,7 @@ LINES = 200
 TAIL_BYTES = 1 << 20  # longest tail that is read, however long its lines are
 KEEP = 64 << 20
 SLACK = 16 << 20
+EVERY = 1.0
 _BLOCK = 1 << 20
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # include/uapi/linux/falloc.h
 
@@ -46,6 +48,22 @@ def tail(path: Path, lines: int = LINES, limit: int = TAIL_BYTES) -> list[str]:
         found = found[1:]  # it may have begun before what we read
     # a hole reads as zeros
     return [line.lstrip(b"\0").decode(errors="replace") for line in found[-lines:]] if lines > 0 else []
+
+
+def on_disk(path: Path) -> int:
+    """Bytes that the file takes; 0 where there is none."""
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+async def keep_bounded(path: Path, every: float = EVERY, keep: int = KEEP, slack: int = SLACK) -> None:
+    """`bound` it until cancelled. A look costs one stat; the work is done in a thread."""
+    while True:
+        await asyncio.sleep(every)
+        if on_disk(path) > keep + slack:
+            await asyncio.to_thread(bound, path, keep, slack)
 
 
 def bound(path: Path, keep: int = KEEP, slack: int = SLACK) -> int:

@@ -71,6 +71,9 @@ class SessionDriver:
     def refuses(self, limits: Limits) -> str:
         return "a session has no limits" if limits.controllers else ""
 
+    def name_of(self, launch: str) -> str:
+        return ""
+
     async def start(self, order: Order) -> Container:
         if why := self.refuses(order.limits):
             raise StartFailed(why, reason="LimitsUnavailable")

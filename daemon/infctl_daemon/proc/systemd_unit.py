@@ -161,6 +161,9 @@ class SystemdDriver:
         missing = limits.controllers - held
         return f"systemd has no cgroup controller for {', '.join(sorted(missing))} here" * bool(missing)
 
+    def name_of(self, launch: str) -> str:
+        return f"{PREFIX}{self.unit(launch)}"
+
     async def start(self, order: Order) -> Container:
         if why := self.refuses(order.limits):
             raise StartFailed(why, reason="LimitsUnavailable")
