@@ -18,7 +18,7 @@ from infctl.store.records import GroupSpec, PoolSpec
 from infctl_daemon.engine import roles
 from infctl_daemon.engine.identity import Identity
 from infctl_daemon.node.context import Context
-from infctl_daemon.node.launch import Launch, give_engine, key_path, record, tree_of
+from infctl_daemon.node.launch import Launch, found, give_engine, key_path, record, tree_of
 from infctl_daemon.proc import procfs
 from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.state_file import GroupState
@@ -44,6 +44,7 @@ async def adopt(context: Context, group: str, on_exit: Callable[[Launch, Watched
         return None
     check_living(state)
     launch = _rebuilt(context, state)
+    launch.container = await found(context, state) if state.container else None
     tree = await _watched(context, launch, state, on_exit)
     launch.tree = tree
     launch.starting.set()

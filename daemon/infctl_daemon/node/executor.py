@@ -26,12 +26,13 @@ from infctl_daemon.node.claims import Refused
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.health import HealthWatch
 from infctl_daemon.node.launch import Launch, digest
-from infctl_daemon.proc import ended, procfs
+from infctl_daemon.proc import ended, output, procfs
 from infctl_daemon.proc.pidfd import Watched
 from infctl_daemon.proc.state_file import GroupState
 from infctl_daemon.runtime import crash
 from infctl_daemon.runtime.log import Logger
 
+STUCK = "stuck"
 READY_POLL = 0.2
 STORE_DEADLINE = 15.0
 _STORE_EFFECTS = (ev.ClaimLaunch, ev.ClaimGeneration, ev.PublishEndpoint, ev.WriteFault)
@@ -52,6 +53,8 @@ class Executor:
         self._oom: post_mortem.OomKills | None = None
         self.launch: Launch | None = None
         self.on_health: Callable[[], None] = lambda: None
+        self.stuck = ""  # evidence about processes that do not die
+        self.on_stuck: Callable[[], None] = lambda: None
 
     def start(self, effect: GroupEffect) -> None:
         """Begin one effect. Never waits and never raises."""
@@ -219,6 +222,7 @@ class Executor:
         self._oom = post_mortem.OomKills.of(launch.tree.main.pid)
         self._aside(launch.tree.keep_scanning())
         self._aside(launch.tree.keep_asking())
+        self._aside(output.keep_bounded(ended.log_path(self._context.state_dir, launch.name)))
 
     async def remember(self) -> GroupEvent | None:
         """What the state file says of the daemon's earlier life, before anything else happens to the group."""
@@ -367,11 +371,19 @@ class Executor:
 
     async def _end(self, name: str, graceful: float, why: str = "") -> None:
         if self.launch is not None and self.launch.name == name:
-            await launches.end(self._context, self.launch, graceful)
+            await launches.end(self._context, self.launch, self._stuck, graceful)
         else:
-            await launches.end_recorded(self._context, self._group)
+            await launches.end_recorded(self._context, self._group, self._stuck)
         await endings.keep(self._context, self._group, name, self.launch, self._notices.get(name), why)
+        self.stuck = ""
         self._post(ev.LaunchGone(name))
+
+    def _stuck(self, evidence: str) -> None:
+        """Processes of the launch outlived SIGKILL: what they hold is not free, and the launch is not called gone."""
+        self.stuck = evidence
+        self._context.log.error("processes do not die", group=self._group, evidence=evidence)
+        self._context.events.say("group.stuck", f"group/{self._group}", reason=STUCK, message=evidence)
+        self.on_stuck()
 
     def hurry(self) -> None:
         """A planned end becomes an immediate one."""
