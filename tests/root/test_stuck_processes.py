@@ -6,9 +6,7 @@ State D is made for real: a frozen cgroup of the first version holds its members
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,46 +14,15 @@ import pytest
 from infctl_daemon.proc import cgroupfs, kill
 from infctl_daemon.proc.pidfd import Tree, Watched
 from tests.support import container_cases as cases
-from tests.support.needs import need
+from tests.support.freezer import Freezer
 
 pytestmark = [pytest.mark.root]
 KINDS = ["session", "cgroup"]
 
 
-def _freezers() -> Path | None:
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, where, kind, options = line.split()[:4]
-        if kind == "cgroup" and "freezer" in options.split(","):
-            return Path(where)
-    return None
-
-
-@pytest.fixture
-def freezer() -> Iterator[Path]:
-    """What is put into it does not run until THAWED."""
-    top = _freezers()
-    need("" if top else "no freezer of cgroup version 1 is mounted")
-    assert top is not None
-    group = top / f"infctl-tests-{os.getpid()}"
-    group.mkdir()
-    yield group
-    (group / "freezer.state").write_text("THAWED")
-    for _ in range(100):
-        try:
-            group.rmdir()
-            return
-        except OSError:
-            os.sched_yield()
-    group.rmdir()
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_launch_with_a_process_in_state_d_is_stuck_until_it_is_gone(
-    kind: str, freezer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, freezer: Freezer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills: list[object] = []
     whole, single = cgroupfs.kill, signal.pidfd_send_signal
@@ -66,9 +33,7 @@ async def test_a_launch_with_a_process_in_state_d_is_stuck_until_it_is_gone(
     tree.begin("main")
     await cases.until_grown(tree, 3)
     one: Watched = next(w for w in tree.living if w.ident != tree.main)
-    (freezer / "cgroup.procs").write_text(str(one.ident.pid))
-    (freezer / "freezer.state").write_text("FROZEN")
-    await cases.until(lambda: _state(one.ident.pid) == "D", "it is frozen")
+    freezer.hold(one.ident.pid)
     kills.clear()  # of the driver's proof
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda fd, number: (kills.append(fd), single(fd, number))[1])
     said: list[str] = []
@@ -82,7 +47,7 @@ async def test_a_launch_with_a_process_in_state_d_is_stuck_until_it_is_gone(
         assert not await container.remove(), "what holds a process is not removed"
         assert len(kills) == len(set(kills)) == (3 if kind == "session" else 1), "SIGKILL once, not at each look"
     finally:
-        (freezer / "freezer.state").write_text("THAWED")
+        freezer.let_go()
     await asyncio.wait_for(ending, 10)
     assert not tree.living and await container.remove()
     tree.close()
