@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from infctl.domain.errors import ConfigError
+from infctl.domain.errors import ConfigError, StartFailed
 from infctl_daemon.proc import cgroupfs, choose
+from infctl_daemon.proc.container import Limits
 from tests.support import container_cases as cases
 from tests.support.needs import need
 from tests.support.real_systemd import RealSystemd
@@ -32,8 +33,7 @@ def cgroups() -> Iterator[Path]:
 
 @pytest.mark.parametrize("case", cases.CASES, ids=NAMES)
 async def test_a_cgroup(case: cases.Case, cgroups: Path, tmp_path: Path) -> None:
-    async with asyncio.timeout(50):
-        await case(await cases.driver("cgroup", tmp_path), tmp_path)
+    await cases.held(case, "cgroup", tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,3 +69,18 @@ async def test_what_does_not_work_when_tried_is_not_taken(
     assert chosen.text == "session (no cgroup: tried: a started process is not listed)"
     with pytest.raises(ConfigError, match="a started process is not listed"):
         await choose.choose(tmp_path / "state", tmp_path / "run", ["cgroup"])
+
+
+async def test_a_limit_holds_or_the_launch_is_refused(cgroups: Path, tmp_path: Path) -> None:
+    driver = await cases.driver("cgroup", tmp_path)
+    order = cases.order(tmp_path, [sys.executable, "-S", "-c", "x = b'x' * 500_000_000; import time; time.sleep(60)"])
+    limited = replace(order, limits=Limits(memory_bytes=64 << 20))
+    if "memory" not in cgroupfs.controllers(cgroups):
+        with pytest.raises(StartFailed, match="no cgroup controller for memory"):
+            await driver.start(limited)
+        assert await driver.names() == []
+        return
+    container = await driver.start(limited)
+    assert await cases.ended(container) == "signal 9"
+    assert container.oom_kills() > 0
+    await cases.nothing_left(driver, container)

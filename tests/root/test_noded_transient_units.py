@@ -97,6 +97,8 @@ async def test_an_engine_is_a_unit_that_outlives_its_daemon_and_whose_end_is_kno
     )
     systemd.run("systemctl", "reset-failed", DAEMON, check=False)
     cluster.noded.start()
+    fault = await cluster.fault(first.launch)
+    assert "ended while no daemon was here: signal 11" in fault.evidence
     second = await cluster.ready(not_launch=first.launch, seconds=40.0)
     assert engines(systemd) == [unit.replace(first.launch, second.launch)]
 

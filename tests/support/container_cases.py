@@ -317,6 +317,30 @@ async def driver(kind: str, folder: Path) -> Driver:
     return (await choose.choose(folder / "state", folder / "run", [cast("Kind", kind)])).driver
 
 
+async def held(case: Case, kind: str, folder: Path) -> None:
+    """Run one case; what it started is ended, also when it did not hold."""
+    own = await driver(kind, folder)
+    started: list[Container] = []
+    start = own.start
+
+    async def noted(order: Order) -> Container:
+        started.append(await start(order))
+        return started[-1]
+
+    own.start = noted  # type: ignore[method-assign]
+    try:
+        async with asyncio.timeout(45):
+            await case(own, folder)
+    finally:
+        for container in started:
+            main = container.main
+            for _ in range(200):
+                if not kill.kill_recorded(main, frozenset({main}), container=container):
+                    break
+                await asyncio.sleep(0.02)
+            await container.remove()
+
+
 async def main(kind: str, folder: Path, names: list[str]) -> int:
     """Run the cases, all without `names`; how many did not hold."""
     broken = 0
@@ -327,8 +351,7 @@ async def main(kind: str, folder: Path, names: list[str]) -> int:
         own = folder / name
         own.mkdir(parents=True)
         try:
-            async with asyncio.timeout(45):
-                await case(await driver(kind, own), own)
+            await held(case, kind, own)
             print("held", name, flush=True)
         except Exception:
             broken += 1

@@ -28,7 +28,7 @@ from infctl_daemon.engine.probe import Engine
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.unsupported import unsupported
 from infctl_daemon.proc import choose, kill, ports, procfs, spawn
-from infctl_daemon.proc.container import Container, Order
+from infctl_daemon.proc.container import UNKNOWN, Container, Order, Status
 from infctl_daemon.proc.ended import log_path
 from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.procfs import Ident
@@ -41,6 +41,14 @@ PORT_WAIT = 5.0  # after SIGKILL the kernel may hold a port for moments; longer 
 def _new_key() -> str:
     # begins with a letter: the engine turns its file into arguments, where '-…' would be a flag
     return "k" + secrets.token_hex(24)
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What is known of a launch after its end: how its main process ended, and how many died for memory."""
+
+    status: Status = UNKNOWN
+    oom_kills: int = 0
 
 
 @dataclass(slots=True)
@@ -67,7 +75,7 @@ class Launch:
     starting: asyncio.Event = field(default_factory=asyncio.Event)  # set when the start is over, well or not
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     recording: asyncio.Lock = field(default_factory=asyncio.Lock)
-    oom_kills: int = 0  # known when it has ended
+    remains: Remains | None = None  # known when it has ended
 
     @property
     def url(self) -> str:
@@ -81,7 +89,8 @@ class Launch:
     def code_of(self, one: Watched) -> int | None:
         """How a process ended, 0…255 or minus the signal, where that can be said without waiting."""
         if one.status is None and self.container is not None and one.ident == self.container.main:
-            return self.container.status_now().returncode
+            now = self.container.status_now().returncode
+            return self.remains.status.returncode if now is None and self.remains else now
         return one.status
 
     def status_of(self, one: Watched) -> str:
@@ -248,7 +257,7 @@ async def end(context: Context, launch: Launch, on_stuck: Callable[[str], None],
             await _ask_to_go(launch, tree, graceful)
         await kill.kill_until_gone(tree, on_stuck)
         if launch.container is not None:
-            launch.oom_kills = await _forget(context, launch.container, tree)
+            launch.remains = await _forget(context, launch.container)
         crash.point("killed")
         await record(context, launch)
         await asyncio.to_thread(_sweep, launch, tree)
@@ -257,20 +266,16 @@ async def end(context: Context, launch: Launch, on_stuck: Callable[[str], None],
         launch.key_path.unlink(missing_ok=True)
 
 
-async def _forget(context: Context, container: Container, tree: Tree | None = None) -> int:
-    """Take from an empty container what only it knows, and remove it; how many of its processes died for memory."""
+async def _forget(context: Context, container: Container) -> Remains:
+    """Take from an empty container what only it knows, and remove it."""
     try:
-        status = await container.status()
-        main = tree.watched.get(tree.main) if tree else None
-        if main is not None and main.status is None:
-            main.status = status.returncode
-        counted = container.oom_kills()
+        remains = Remains(await container.status(), container.oom_kills())
         if not await container.remove():
             context.log.warning("what held the processes of a launch cannot be removed", container=container.name)
+        return remains
     except StartFailed as error:
         context.log.warning("what held the processes of a launch cannot be asked", why=error.message)
-        return 0
-    return counted
+        return Remains()
 
 
 async def _ask_to_go(launch: Launch, tree: Tree, seconds: float) -> None:
@@ -305,8 +310,8 @@ async def found(context: Context, state: GroupState) -> Container | None:
         return None
 
 
-async def end_recorded(context: Context, group: str, on_stuck: Callable[[str], None]) -> None:
-    """End what an earlier life of the daemon left running, and forget it."""
+async def end_recorded(context: Context, group: str, on_stuck: Callable[[str], None]) -> Remains:
+    """End what an earlier life of the daemon left running, and forget it; returns what is still known of it."""
     state = context.state.read(group)
     recorded = [p.ident for p in context.state.leftovers(group)]
     if state.launch:
@@ -315,8 +320,7 @@ async def end_recorded(context: Context, group: str, on_stuck: Callable[[str], N
     container = await found(context, state)
     main = recorded[0] if recorded else Ident(-1, 0)
     pids = await kill.end_recorded(main, frozenset(recorded), container, on_stuck)
-    if container is not None:
-        await _forget(context, container)
+    remains = await _forget(context, container) if container is not None else Remains()
     await asyncio.to_thread(lambda: kill.remove_from_shm(kill.left_in_shm((), pids, 0.0)))
     if state.launch:
         key_path(context, state.launch).unlink(missing_ok=True)
@@ -324,3 +328,4 @@ async def end_recorded(context: Context, group: str, on_stuck: Callable[[str], N
         context.state.write,
         GroupState(group=group, generation=state.generation, launch=state.launch, port=state.port, count=state.count),
     )
+    return remains

@@ -127,9 +127,13 @@ class Unit:
         return UNKNOWN
 
     async def status(self) -> Status:
-        shown = await show(self._unit)
-        self._oom |= shown.get("Result") == "oom-kill"
-        return status_of(shown)
+        for _ in range(20):
+            shown = await show(self._unit)
+            self._oom |= shown.get("Result") == "oom-kill"
+            if (status := status_of(shown)) != UNKNOWN or procfs.is_alive(self._main):
+                break
+            await asyncio.sleep(0.05)  # it has just ended, and systemd has not collected it yet
+        return status
 
     async def remove(self) -> bool:
         if self.pids():
