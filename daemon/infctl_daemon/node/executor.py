@@ -370,19 +370,20 @@ class Executor:
         self._free(ev.FaultWritten(notice.launch))
 
     async def _end(self, name: str, graceful: float, why: str = "") -> None:
+        remains = None
         if self.launch is not None and self.launch.name == name:
-            await launches.end(self._context, self.launch, self._stuck, graceful)
+            await launches.end(self._context, self.launch, lambda text: self._stuck(name, text), graceful)
         else:
-            await launches.end_recorded(self._context, self._group, self._stuck)
-        await endings.keep(self._context, self._group, name, self.launch, self._notices.get(name), why)
+            remains = await launches.end_recorded(self._context, self._group, lambda text: self._stuck(name, text))
+        await endings.keep(self._context, self._group, name, self.launch, self._notices.get(name), why, remains)
         self.stuck = ""
         self._post(ev.LaunchGone(name))
 
-    def _stuck(self, evidence: str) -> None:
+    def _stuck(self, launch: str, evidence: str) -> None:
         """Processes of the launch outlived SIGKILL: what they hold is not free, and the launch is not called gone."""
         self.stuck = evidence
-        self._context.log.error("processes do not die", group=self._group, evidence=evidence)
-        self._context.events.say("group.stuck", f"group/{self._group}", reason=STUCK, message=evidence)
+        self._log(launch).error("processes do not die", reason=STUCK, evidence=evidence)
+        self._context.events.say("group.stuck", f"group/{self._group}", reason=STUCK, message=evidence, launch=launch)
         self.on_stuck()
 
     def hurry(self) -> None:

@@ -49,6 +49,7 @@ class Remains:
 
     status: Status = UNKNOWN
     oom_kills: int = 0
+    container: str = ""
 
 
 @dataclass(slots=True)
@@ -269,7 +270,7 @@ async def end(context: Context, launch: Launch, on_stuck: Callable[[str], None],
 async def _forget(context: Context, container: Container) -> Remains:
     """Take from an empty container what only it knows, and remove it."""
     try:
-        remains = Remains(await container.status(), container.oom_kills())
+        remains = Remains(await container.status(), container.oom_kills(), container.name)
         if not await container.remove():
             context.log.warning("what held the processes of a launch cannot be removed", container=container.name)
         return remains
