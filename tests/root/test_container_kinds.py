@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from infctl.domain.errors import ConfigError, StartFailed
-from infctl_daemon.proc import cgroupfs, choose
+from infctl_daemon.proc import cgroupfs, choose, procfs
 from infctl_daemon.proc.container import Limits
 from tests.support import container_cases as cases
 from tests.support.needs import need
@@ -84,3 +84,19 @@ async def test_a_limit_holds_or_the_launch_is_refused(cgroups: Path, tmp_path: P
     assert await cases.ended(container) == "signal 9"
     assert container.oom_kills() > 0
     await cases.nothing_left(driver, container)
+
+
+async def test_only_empty_containers_that_are_not_on_record_are_swept(cgroups: Path, tmp_path: Path) -> None:
+    driver = await cases.driver("cgroup", tmp_path)
+    ended, recorded, running = [await driver.start(cases.order(tmp_path, ["/bin/sleep", "600"])) for _ in range(3)]
+    for container in (ended, recorded):
+        assert container.kill()
+        assert await cases.ended(container) == "signal 9"
+    await cases.until(lambda: not (ended.pids() or recorded.pids()), "they are empty")
+    assert await choose.sweep(driver, {recorded.name}) == [ended.name]
+    assert set(await driver.names()) == {recorded.name, running.name}
+    assert procfs.is_alive(running.main)
+    running.kill()
+    assert await cases.ended(running) == "signal 9"
+    for container in (recorded, running):
+        await cases.nothing_left(driver, container)

@@ -89,6 +89,11 @@ class Agent:
         state = StateFile(s.state_dir)
         containers = await choose.choose(s.state_dir, s.run_dir, [s.container] if s.container else choose.KINDS)
         self._log.info("processes of a launch are held by", container=containers.text)
+        states = [state.read(group) for group in state.groups()]
+        driver = containers.driver
+        await choose.sweep(
+            driver, {s.container for s in states} | {driver.name_of(s.launch) for s in states if s.launch}
+        )
         self._membership = Membership(
             store, keys, s.node, s.limits.lease_ttl, self._log, self._lease_held, self._lease_ended,
             earlier=state.lease, keep=state.keep_lease,

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import signal
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,3 +160,14 @@ async def find(name: str, main: Ident, state_dir: Path, run_dir: Path) -> Contai
             driver = _candidate(known, state_dir, run_dir / "orders")
             return None if isinstance(driver, str) else await driver.find(name, main)
     return None
+
+
+async def sweep(driver: Driver, keep: Collection[str]) -> list[str]:
+    """Remove empty containers of ours that nobody will ask about (`keep` are names on record); returns their names."""
+    removed = []
+    with contextlib.suppress(InfctlError, OSError):
+        for name in await driver.names():
+            container = None if name in keep else await driver.find(name, Ident(-1, 0))
+            if container is not None and not container.pids() and await container.remove():
+                removed.append(name)
+    return removed
