@@ -24,7 +24,10 @@ def default_node_name() -> str:
 
 
 class NodeConfig(Part):
-    """`infctl-noded --config`. Engines outlive the daemon, unless `stop_groups_on_exit`."""
+    """`infctl-noded --config`. Engines outlive the daemon, unless `stop_groups_on_exit`.
+
+    `container` is what holds the processes of a launch together; `auto` is the best of them that works here.
+    """
 
     api_version: Literal["infctl/v1"] = "infctl/v1"
     kind: Literal["NodeConfig"] = "NodeConfig"
@@ -37,6 +40,7 @@ class NodeConfig(Part):
     stop_groups_on_exit: bool = False
     log_level: LogLevel = "info"
     read_api: ReadApiPart = Field(default_factory=ReadApiPart)
+    container: Literal["auto", "systemd", "cgroup", "session"] = "auto"
     limits_: LimitsPart = Field(default_factory=LimitsPart, alias="limits")
 
     @property

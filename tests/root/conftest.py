@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.freezer import Freezer, a_freezer, freezers
 from tests.support.needs import need
 from tests.support.real_systemd import RealSystemd, real_systemd, why_not
 
@@ -16,3 +17,13 @@ def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSystemd]:
     need(why_not())
     with real_systemd(tmp_path_factory.mktemp("systemd")) as booted:
         yield booted
+
+
+@pytest.fixture
+def freezer() -> Iterator[Freezer]:
+    """What is put into it is in state D until it is let go."""
+    top = freezers()
+    need("" if top else "no freezer of cgroup version 1 is mounted")
+    assert top is not None
+    with a_freezer(top) as made:
+        yield made

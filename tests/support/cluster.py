@@ -29,6 +29,7 @@ from infctl.store.records import EndpointRecord, EventRecord, FaultNotice, Group
 from infctl_daemon.engine.sim.model import write_model
 from infctl_daemon.proc import kill
 from infctl_daemon.proc.state_file import StateFile
+from tests.support.containers import remove_cgroups
 from tests.support.etcd import BINARIES, LiveCluster, LiveEtcd
 from tests.support.witness import until
 
@@ -191,6 +192,7 @@ class Cluster:
         for group in state.groups():
             if processes := state.leftovers(group):
                 kill.kill_recorded(processes[0].ident, frozenset(p.ident for p in processes))
+        remove_cgroups(self.folder / "node")
 
 
 @contextlib.asynccontextmanager

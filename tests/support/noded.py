@@ -23,6 +23,7 @@ from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, FaultNotice, GroupSpec, GroupStatus, PoolSpec, Restart
 from infctl_daemon.proc import procfs
 from infctl_daemon.proc.state_file import GroupState, Process, StateFile
+from tests.support.containers import remove_cgroups
 from tests.support.etcd import BINARIES, LiveEtcd, live_etcd, store_on
 
 T = TypeVar("T")
@@ -128,6 +129,7 @@ class Noded:
             self.known(group)
         for process in self.alive():
             os.kill(process.pid, signal.SIGKILL)
+        remove_cgroups(self.folder / "state")
 
 
 class Cluster:

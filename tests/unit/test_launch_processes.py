@@ -140,7 +140,7 @@ async def test_a_process_that_frees_a_lot_of_memory_is_told_before_it_is_gone(tm
     tree.add(tree.main)
     asking = asyncio.create_task(tree.keep_asking())
     await asyncio.to_thread(_wait_for, log, "up")
-    tree.signal_all()
+    tree.kill()
     assert await tree.wait_empty(10)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)

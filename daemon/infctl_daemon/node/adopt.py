@@ -14,12 +14,14 @@ import msgspec
 import yaml
 
 from infctl.domain.causes import Cause
+from infctl.domain.errors import StartFailed
 from infctl.store.records import GroupSpec, PoolSpec
 from infctl_daemon.engine import roles
 from infctl_daemon.engine.identity import Identity
 from infctl_daemon.node.context import Context
-from infctl_daemon.node.launch import Launch, give_engine, key_path, record, tree_of
+from infctl_daemon.node.launch import Launch, found, give_engine, key_path, record, tree_of
 from infctl_daemon.proc import procfs
+from infctl_daemon.proc.container import Container
 from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.state_file import GroupState
 
@@ -42,8 +44,10 @@ async def adopt(context: Context, group: str, on_exit: Callable[[Launch, Watched
     state = context.state.read(group)
     if not state.unfinished:
         return None
-    check_living(state)
+    container = await found(context, state) if state.container else None
+    check_living(state, await _how_it_ended(container, state))
     launch = _rebuilt(context, state)
+    launch.container = container
     tree = await _watched(context, launch, state, on_exit)
     launch.tree = tree
     launch.starting.set()
@@ -53,21 +57,31 @@ async def adopt(context: Context, group: str, on_exit: Callable[[Launch, Watched
     return launch
 
 
-def check_living(state: GroupState) -> None:
-    """Looks at processes alone. Raises Lost when those of the launch are not all there."""
+def check_living(state: GroupState, how: str = "") -> None:
+    """Looks at processes alone. Raises Lost when those of the launch are not all there; `how` its main one ended."""
     if state.boot_id and state.boot_id != procfs.boot_id():
         raise Lost(Cause.HOST_REBOOTED, "the machine was started anew")
     if not state.processes:
         raise Lost(Cause.DAEMON_RESTARTED, "the launch had been claimed, but no process was recorded")
-    _all_alive(state)
+    _all_alive(state, how)
 
 
-def _all_alive(state: GroupState) -> None:
+async def _how_it_ended(container: Container | None, state: GroupState) -> str:
+    """What is still known of the main process's end; systemd keeps that."""
+    if container is None or not state.processes or procfs.is_alive(state.processes[0].ident):
+        return ""
+    try:
+        return (await container.status()).text
+    except StartFailed:
+        return ""
+
+
+def _all_alive(state: GroupState, how: str = "") -> None:
     """Raises Lost that names every process that serves and has ended."""
     serve = (p for p in state.processes if p is state.processes[0] or roles.serves(p.title, p.parent))
     ended = [f"{p.title or 'main process'} (pid {p.pid})" for p in serve if not procfs.is_alive(p.ident)]
     if ended:
-        raise Lost(Cause.CRASH, f"{', '.join(ended)} ended {AWAY}")
+        raise Lost(Cause.CRASH, f"{', '.join(ended)} ended {AWAY}" + f": {how}" * bool(how))
 
 
 def _rebuilt(context: Context, state: GroupState) -> Launch:

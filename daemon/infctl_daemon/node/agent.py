@@ -40,6 +40,8 @@ from infctl_daemon.node.membership import Membership
 from infctl_daemon.node.observer import Observer
 from infctl_daemon.node.status import StatusWriter
 from infctl_daemon.node.unsupported import unsupported
+from infctl_daemon.proc import choose
+from infctl_daemon.proc.container import Kind
 from infctl_daemon.proc.state_file import StateFile
 from infctl_daemon.runtime.etcd_options import EtcdAt
 from infctl_daemon.runtime.log import Logger
@@ -59,6 +61,7 @@ class Settings:
     state_dir: Path
     run_dir: Path
     limits: Limits = Limits()
+    container: Kind | None = None  # what holds the processes of a launch; None: the best that works here
     stop_groups: bool = False  # on the way out; else they run on, for the next life of the daemon
     log_level: str = "info"
     read_api: ReadApi = ReadApi()
@@ -84,6 +87,13 @@ class Agent:
         for folder in (s.state_dir, s.run_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = StateFile(s.state_dir)
+        containers = await choose.choose(s.state_dir, s.run_dir, [s.container] if s.container else choose.KINDS)
+        self._log.info("processes of a launch are held by", container=containers.text)
+        states = [state.read(group) for group in state.groups()]
+        driver = containers.driver
+        await choose.sweep(
+            driver, {s.container for s in states} | {driver.name_of(s.launch) for s in states if s.launch}
+        )
         self._membership = Membership(
             store, keys, s.node, s.limits.lease_ttl, self._log, self._lease_held, self._lease_ended,
             earlier=state.lease, keep=state.keep_lease,
@@ -104,6 +114,7 @@ class Agent:
                 http=http,
                 recorder=Recorder(f"noded-{s.node}"),
                 log=self._log,
+                containers=containers,
                 lease=lambda: self._membership.lease,
             )
             self._api = self._read_api()

@@ -20,6 +20,8 @@ from infctl.store.records import GroupSpec, PoolSpec, Suspicion
 from infctl_daemon.node.claims import Claims
 from infctl_daemon.node.events import EventWriter
 from infctl_daemon.node.status import StatusWriter
+from infctl_daemon.proc.choose import Chosen
+from infctl_daemon.proc.session import SessionDriver
 from infctl_daemon.proc.state_file import StateFile
 from infctl_daemon.runtime.log import Logger
 from infctl_daemon.runtime.recorder import Recorder
@@ -53,6 +55,7 @@ class Context:
     log: Logger
     lease: Callable[[], int]
     world: World = field(default_factory=World)
+    containers: Chosen = field(default_factory=lambda: Chosen(SessionDriver(), {}))
     ports: dict[str, int] = field(default_factory=dict)
     stalled: dict[str, bool] = field(default_factory=dict)
     read_api: str = ""  # the URL that others reach our read-only API by; "" while it does not listen

@@ -11,18 +11,25 @@ import hashlib
 from infctl.store.records import FaultNotice
 from infctl.store.stamp import now_text, text_of
 from infctl_daemon.node.context import Context
-from infctl_daemon.node.launch import Launch
+from infctl_daemon.node.launch import Launch, Remains
 from infctl_daemon.proc import ended
 
 
 async def keep(
-    context: Context, group: str, name: str, launch: Launch | None, notice: FaultNotice | None, why: str = ""
+    context: Context,
+    group: str,
+    name: str,
+    launch: Launch | None,
+    notice: FaultNotice | None,
+    why: str = "",
+    remains: Remains | None = None,
 ) -> None:
     """Write the record of launch `name`. `launch` is another one, or None, where an earlier life started it; `why` is
-    said where the notice is somebody else's."""
+    said where the notice is somebody else's, `remains` what is still known of an earlier life's launch."""
     if launch is None or launch.name != name:
         launch = None
-    process, code = _first_end(launch) if launch else ("", None)
+    remains = (launch.remains if launch else remains) or Remains()
+    process, code = _first_end(launch) if launch else ("", remains.status.returncode)
     record = ended.Ended(
         group=group,
         launch=name,
@@ -32,6 +39,8 @@ async def keep(
         process=process,
         exit_code=code if code is not None and code >= 0 else None,
         signal=-code if code is not None and code < 0 else None,
+        oom_kills=remains.oom_kills,
+        container=remains.container,
         started_at=text_of(launch.started * 1000.0) if launch and launch.started else "",
         ended_at=now_text(),
         log=str(ended.log_path(context.state_dir, name)),

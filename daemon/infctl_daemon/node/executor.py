@@ -26,12 +26,13 @@ from infctl_daemon.node.claims import Refused
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.health import HealthWatch
 from infctl_daemon.node.launch import Launch, digest
-from infctl_daemon.proc import ended, procfs
+from infctl_daemon.proc import ended, output, procfs
 from infctl_daemon.proc.pidfd import Watched
 from infctl_daemon.proc.state_file import GroupState
 from infctl_daemon.runtime import crash
 from infctl_daemon.runtime.log import Logger
 
+STUCK = "stuck"
 READY_POLL = 0.2
 STORE_DEADLINE = 15.0
 _STORE_EFFECTS = (ev.ClaimLaunch, ev.ClaimGeneration, ev.PublishEndpoint, ev.WriteFault)
@@ -52,6 +53,8 @@ class Executor:
         self._oom: post_mortem.OomKills | None = None
         self.launch: Launch | None = None
         self.on_health: Callable[[], None] = lambda: None
+        self.stuck = ""  # evidence about processes that do not die
+        self.on_stuck: Callable[[], None] = lambda: None
 
     def start(self, effect: GroupEffect) -> None:
         """Begin one effect. Never waits and never raises."""
@@ -91,7 +94,7 @@ class Executor:
             case ev.KillLaunch(launch, why):
                 self._end_watches()
                 if self.launch and self.launch.name == launch and self.launch.tree:
-                    self.launch.tree.signal_all()  # now, not when the task gets its turn
+                    self.launch.tree.kill()  # now, not when the task gets its turn
                 self._spawn(effect, self._end(launch, 0.0, why))
             case ev.StopLaunch(launch, deadline):
                 self._end_watches()
@@ -219,6 +222,7 @@ class Executor:
         self._oom = post_mortem.OomKills.of(launch.tree.main.pid)
         self._aside(launch.tree.keep_scanning())
         self._aside(launch.tree.keep_asking())
+        self._aside(output.keep_bounded(ended.log_path(self._context.state_dir, launch.name)))
 
     async def remember(self) -> GroupEvent | None:
         """What the state file says of the daemon's earlier life, before anything else happens to the group."""
@@ -366,12 +370,21 @@ class Executor:
         self._free(ev.FaultWritten(notice.launch))
 
     async def _end(self, name: str, graceful: float, why: str = "") -> None:
+        remains = None
         if self.launch is not None and self.launch.name == name:
-            await launches.end(self._context, self.launch, graceful)
+            await launches.end(self._context, self.launch, lambda text: self._stuck(name, text), graceful)
         else:
-            await launches.end_recorded(self._context, self._group)
-        await endings.keep(self._context, self._group, name, self.launch, self._notices.get(name), why)
+            remains = await launches.end_recorded(self._context, self._group, lambda text: self._stuck(name, text))
+        await endings.keep(self._context, self._group, name, self.launch, self._notices.get(name), why, remains)
+        self.stuck = ""
         self._post(ev.LaunchGone(name))
+
+    def _stuck(self, launch: str, evidence: str) -> None:
+        """Processes of the launch outlived SIGKILL: what they hold is not free, and the launch is not called gone."""
+        self.stuck = evidence
+        self._log(launch).error("processes do not die", reason=STUCK, evidence=evidence)
+        self._context.events.say("group.stuck", f"group/{self._group}", reason=STUCK, message=evidence, launch=launch)
+        self.on_stuck()
 
     def hurry(self) -> None:
         """A planned end becomes an immediate one."""

@@ -22,7 +22,7 @@ from infctl.store.records import GroupSpec, GroupStatus
 from infctl.store.stamp import now_text
 from infctl_daemon.node.conditions import Conditions
 from infctl_daemon.node.context import Context
-from infctl_daemon.node.executor import Executor
+from infctl_daemon.node.executor import STUCK, Executor
 from infctl_daemon.runtime.log import Logger
 
 SLOW_STEP = 0.05
@@ -71,6 +71,7 @@ class GroupLoop:
         self.executor = Executor(context, name, self.post)
         self.executor.on_health = self.publish_status
         self._conditions = Conditions()
+        self.executor.on_stuck = self.publish_status
         self._queue: asyncio.Queue[GroupEvent] = asyncio.Queue()
         self._launches = 0
         self.held = ""  # why the newest specification is not acted on
@@ -138,6 +139,8 @@ class GroupLoop:
         tree = launch.tree if launch and launch.name == state.launch else None
         processes = len(tree.living) if tree else 0
         reason, said, hint = _why(state)
+        if stuck := self.executor.stuck:
+            reason, said = STUCK, stuck
         known = self._context.world.specs.get(self.name)
         status = GroupStatus(
             group=self.name,

@@ -7,12 +7,10 @@ learns of it; it is called gone only when none of its processes lives, and then 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import secrets
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +27,9 @@ from infctl_daemon.engine.identity import Identity
 from infctl_daemon.engine.probe import Engine
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.unsupported import unsupported
-from infctl_daemon.proc import kill, ports, procfs, spawn
+from infctl_daemon.proc import choose, kill, ports, procfs, spawn
+from infctl_daemon.proc.container import UNKNOWN, Container, Order, Status
+from infctl_daemon.proc.ended import log_path
 from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.procfs import Ident
 from infctl_daemon.proc.state_file import GroupState, Process, write_durably
@@ -41,6 +41,15 @@ PORT_WAIT = 5.0  # after SIGKILL the kernel may hold a port for moments; longer 
 def _new_key() -> str:
     # begins with a letter: the engine turns its file into arguments, where '-…' would be a flag
     return "k" + secrets.token_hex(24)
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What is known of a launch after its end: how its main process ended, and how many died for memory."""
+
+    status: Status = UNKNOWN
+    oom_kills: int = 0
+    container: str = ""
 
 
 @dataclass(slots=True)
@@ -57,7 +66,7 @@ class Launch:
     port: int = 0
     engine: Engine | None = None
     canary: Canary | None = None
-    child: subprocess.Popen[bytes] | None = None
+    container: Container | None = None
     tree: Tree | None = None
     key_path: Path | None = None
     started: float = 0.0  # epoch seconds
@@ -66,6 +75,8 @@ class Launch:
     first_end: Watched | None = None  # the process whose end ended the launch, before we ended anything
     starting: asyncio.Event = field(default_factory=asyncio.Event)  # set when the start is over, well or not
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    recording: asyncio.Lock = field(default_factory=asyncio.Lock)
+    remains: Remains | None = None  # known when it has ended
 
     @property
     def url(self) -> str:
@@ -77,9 +88,10 @@ class Launch:
         return [w.title for w in self.tree.living if roles.serves(w.title, w.parent)] if self.tree else []
 
     def code_of(self, one: Watched) -> int | None:
-        """How a process ended, where that can be known: for certain only of our own child, once it is collected."""
-        if one.status is None and self.child is not None and one.ident.pid == self.child.pid:
-            return self.child.poll()
+        """How a process ended, 0…255 or minus the signal, where that can be said without waiting."""
+        if one.status is None and self.container is not None and one.ident == self.container.main:
+            now = self.container.status_now().returncode
+            return self.remains.status.returncode if now is None and self.remains else now
         return one.status
 
     def status_of(self, one: Watched) -> str:
@@ -155,7 +167,9 @@ async def _port(context: Context, spec: GroupSpec) -> int:
 
 def tree_of(context: Context, launch: Launch, main: Ident, on_exit: Callable[[Watched], None]) -> Tree:
     """The processes of the launch; each new one is put on record."""
-    return Tree(main, on_exit, lambda: context.record_soon(record(context, launch)), roles.serves)
+    tree = Tree(main, on_exit, lambda: context.record_soon(record(context, launch)), roles.serves)
+    tree.container = launch.container
+    return tree
 
 
 async def start(context: Context, launch: Launch, on_exit: Callable[[Watched], None]) -> int:
@@ -165,22 +179,20 @@ async def start(context: Context, launch: Launch, on_exit: Callable[[Watched], N
         if launch.ending:
             raise StartFailed("ended before it was started")
         env = spawn.scrubbed_env(os.environ, command.env)
-        log = context.state_dir / "logs" / f"{launch.name}.log"
         launch.started = time.time()
         crash.point("spawn")
-        launch.child = spawn.start(command.argv, env, log)
+        order = Order(launch.name, command.argv, env, log_path(context.state_dir, launch.name))
+        launch.container = await context.containers.driver.start(order)
         crash.point("spawned")
-        seen = procfs.stat(launch.child.pid)
-        # our own child cannot be reaped by anyone else, so its entry is there even if it died at once
-        main = seen.ident if seen else Ident(launch.child.pid, 0)
+        main = launch.container.main
         launch.tree = tree_of(context, launch, main, on_exit)
-        launch.tree.add(main, procfs.title(main.pid) or command.argv[2])
+        launch.tree.begin(procfs.title(main.pid) or command.argv[2])
         await record(context, launch)
         crash.point("recorded")
         return main.pid
     except ConfigError as error:
         raise StartFailed(error.message, reason=error.reason) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise StartFailed(f"cannot be started: {error}") from None
     finally:
         launch.starting.set()
@@ -188,11 +200,16 @@ async def start(context: Context, launch: Launch, on_exit: Callable[[Watched], N
 
 async def record(context: Context, launch: Launch) -> None:
     """Put the launch and its processes, main first, into the state file; no process and no stage once it has ended."""
+    async with launch.recording:  # one after the other: the last word is the newest
+        await asyncio.to_thread(context.state.write, _recorded(context, launch))
+
+
+def _recorded(context: Context, launch: Launch) -> GroupState:
     tree = launch.tree
     living = tree.living if tree else []
     main = [w for w in living if tree and w.ident == tree.main]
     rest = [w for w in living if tree and w.ident != tree.main]
-    state = GroupState(
+    return GroupState(
         group=launch.spec.name,
         generation=launch.generation,
         launch=launch.name,
@@ -207,8 +224,8 @@ async def record(context: Context, launch: Launch) -> None:
         pool=msgspec.to_builtins(launch.pool),
         model=msgspec.to_builtins(launch.model) if launch.model else None,
         answer=list(launch.canary.expected) if launch.canary else [],
+        container=launch.container.name if living and launch.container else "",
     )
-    await asyncio.to_thread(context.state.write, state)
 
 
 def exit_event(launch: Launch, one: Watched) -> tuple[str, str] | None:
@@ -223,36 +240,43 @@ def exit_event(launch: Launch, one: Watched) -> tuple[str, str] | None:
     return (title, launch.status_of(one)) if roles.serves(title, one.parent) else None
 
 
-async def end(context: Context, launch: Launch, graceful: float = 0.0) -> None:
+async def end(context: Context, launch: Launch, on_stuck: Callable[[str], None], graceful: float = 0.0) -> None:
     """End every process and return when all are gone, however long that takes.
 
-    `graceful` seconds are given after a SIGTERM to the main process alone; 0 is SIGKILL at once.
+    `graceful` seconds are given after a SIGTERM to the main process alone; 0 is SIGKILL at once. `on_stuck` gets the
+    evidence about processes that do not die of it.
     """
     launch.ending = True
     tree = launch.tree
     crash.point("kill")
     if tree is not None and not graceful:
-        tree.signal_all()  # before the first await: this is the time that counts
+        tree.kill()  # before the first await: this is the time that counts
     await launch.starting.wait()
     tree = launch.tree
     if tree is not None:
         if graceful:
             await _ask_to_go(launch, tree, graceful)
-        tries = 0
-        while not await kill.kill_tree(tree, 10.0):
-            tries += 1
-            left = [f"{w.title} (pid {w.ident.pid})" for w in tree.living]
-            log = context.log_of(launch.spec.name, launch.name, launch.generation)
-            log.error("processes do not die", left=left, waited_s=10 * tries)
-        if launch.child is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                launch.child.wait(0.5)
+        await kill.kill_until_gone(tree, on_stuck)
+        if launch.container is not None:
+            launch.remains = await _forget(context, launch.container)
         crash.point("killed")
         await record(context, launch)
         await asyncio.to_thread(_sweep, launch, tree)
         tree.close()
     if launch.key_path is not None:
         launch.key_path.unlink(missing_ok=True)
+
+
+async def _forget(context: Context, container: Container) -> Remains:
+    """Take from an empty container what only it knows, and remove it."""
+    try:
+        remains = Remains(await container.status(), container.oom_kills(), container.name)
+        if not await container.remove():
+            context.log.warning("what held the processes of a launch cannot be removed", container=container.name)
+        return remains
+    except StartFailed as error:
+        context.log.warning("what held the processes of a launch cannot be asked", why=error.message)
+        return Remains()
 
 
 async def _ask_to_go(launch: Launch, tree: Tree, seconds: float) -> None:
@@ -275,24 +299,29 @@ def _sweep(launch: Launch, tree: Tree) -> None:
     kill.remove_from_shm(kill.left_in_shm(tree.shm, tree.pids(), launch.started))
 
 
-async def end_recorded(context: Context, group: str) -> None:
-    """End what an earlier life of the daemon left running, and forget it."""
+async def found(context: Context, state: GroupState) -> Container | None:
+    """What holds, or may hold, the processes of the launch that an earlier life recorded; None where nothing does."""
+    name = state.container or (context.containers.driver.name_of(state.launch) if state.launch else "")
+    # no pid: without a recorded process the container alone says what is in it
+    main = state.processes[0].ident if state.processes else Ident(-1, 0)
+    try:
+        return await choose.find(name, main, context.state_dir, context.run_dir)
+    except StartFailed as error:
+        context.log.warning("what holds the processes of a launch cannot be asked", why=error.message)
+        return None
+
+
+async def end_recorded(context: Context, group: str, on_stuck: Callable[[str], None]) -> Remains:
+    """End what an earlier life of the daemon left running, and forget it; returns what is still known of it."""
     state = context.state.read(group)
     recorded = [p.ident for p in context.state.leftovers(group)]
     if state.launch:
         # it may have died between the start of a process and the record of it
         recorded += await asyncio.to_thread(procfs.marked, command_line.MARK, state.launch)
-    began = time.monotonic()
-    if recorded:
-        known = frozenset(recorded)
-        while left := await asyncio.to_thread(kill.kill_recorded, recorded[0], known):
-            known |= frozenset(left)
-            await asyncio.sleep(0.05)
-            if time.monotonic() - began > 10.0:
-                log = context.log_of(group, context.state.read(group).launch)
-                log.error("processes of an earlier launch do not die", left=len(left))
-                began = time.monotonic()
-    pids = frozenset(p.pid for p in recorded)
+    container = await found(context, state)
+    main = recorded[0] if recorded else Ident(-1, 0)
+    pids = await kill.end_recorded(main, frozenset(recorded), container, on_stuck)
+    remains = await _forget(context, container) if container is not None else Remains()
     await asyncio.to_thread(lambda: kill.remove_from_shm(kill.left_in_shm((), pids, 0.0)))
     if state.launch:
         key_path(context, state.launch).unlink(missing_ok=True)
@@ -300,3 +329,4 @@ async def end_recorded(context: Context, group: str) -> None:
         context.state.write,
         GroupState(group=group, generation=state.generation, launch=state.launch, port=state.port, count=state.count),
     )
+    return remains

@@ -84,6 +84,7 @@ def settings(args: argparse.Namespace) -> Settings:
         state_dir=Path(args.state_dir or config.state_dir).absolute(),
         run_dir=Path(args.run_dir or config.run_dir).absolute(),
         limits=config.limits,
+        container=None if config.container == "auto" else config.container,
         stop_groups=args.stop_groups_on_exit or config.stop_groups_on_exit,
         log_level=args.log_level or config.log_level,
         read_api=read_api(args, config),

@@ -4,8 +4,8 @@ A pidfd says that a process is *gone*; with gigabytes to free that is long after
 are also asked every few milliseconds whether they have begun to exit, and the first of both signs is told.
 
 Kept true: each process found is watched exactly once, by a descriptor that was checked against its start time after
-it was opened, so a reused pid is never watched or killed. New processes are looked for often while the engine loads
-and slowly afterwards.
+it was opened, so a reused pid is never watched or killed; nothing is sent SIGKILL twice. New processes are looked for
+often while the engine loads and slowly afterwards: in the launch's container where it lists them, else in all of /proc.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from infctl_daemon.proc import procfs
+from infctl_daemon.proc import pidfd_info, procfs
+from infctl_daemon.proc.container import Container
 from infctl_daemon.proc.procfs import Ident, Stat
 
 EXIT_POLL = 0.02
 FAST_SCAN = 0.25
 SLOW_SCAN = 5.0
+SHARED = 0.1  # many launches that load at once look at one reading of /proc
+GLANCE = 1.0  # how often a container is asked whether there are others in it
 
 
 @dataclass(slots=True)
@@ -36,7 +39,8 @@ class Watched:
     parent: str = ""  # the title of what started it
     alive: bool = True
     told: bool = False
-    status: int | None = None  # as `procfs.exit_status`, once it is told
+    killed: bool = False  # SIGKILL is on its way, or was
+    status: int | None = None  # 0…255 or minus the signal, when it is told or later
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,19 @@ class Look:
     shm: set[str]
 
 
-def look(main: Ident, known: frozenset[Ident], deep: bool) -> Look:
-    """Read the members of the launch and their titles; their shared memory too with `deep`, which costs more."""
-    found = procfs.members(procfs.snapshot(), main, known)
+def look(
+    main: Ident, known: frozenset[Ident], deep: bool, listed: frozenset[int] | None = None, age: float = 0.0
+) -> Look:
+    """Read the members of the launch and their titles; their shared memory too with `deep`, which costs more.
+
+    `listed` are the pids in its container; None has all of /proc searched, or what was seen of it `age` seconds ago.
+    """
+    if listed is None:
+        found = procfs.members(procfs.recent_snapshot(age) if age else procfs.snapshot(), main, known)
+    else:
+        stats = (procfs.stat(pid) for pid in listed | {ident.pid for ident in known})
+        # a pid that only we knew and that means another process now is nobody's
+        found = [s for s in stats if s and (s.ident.pid in listed or s.ident in known)]
     shm: set[str] = set()
     for s in found if deep else ():
         shm |= procfs.shared_memory(s.ident.pid)
@@ -65,6 +79,7 @@ class Tree:
     """All processes of one launch that were ever seen. `on_exit` is called in the loop, once for each.
 
     `serves` tells by title and parent's title whose end must be seen at once; the main process always counts.
+    `container` lists and kills where it can.
     """
 
     main: Ident
@@ -75,6 +90,8 @@ class Tree:
     shm: set[str] = field(default_factory=set)
     stopped: dict[Ident, str] = field(default_factory=dict)  # in state T now: evidence to show, never a trigger
     loading: bool = True
+    container: Container | None = None
+    _swept: bool = False  # the container was killed as a whole
     _empty: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, ident: Ident, title: str = "", parent: str = "") -> None:
@@ -96,9 +113,18 @@ class Tree:
         self._empty.clear()
         asyncio.get_running_loop().add_reader(fd, self._readable, one)
 
+    def begin(self, title: str = "") -> None:
+        """Watch the main process; one that is gone already has its end told as soon as the loop turns."""
+        self.add(self.main, title)
+        if self.main not in self.watched:
+            one = self.watched[self.main] = Watched(self.main, -1, title=title, alive=False)
+            self._empty.set()
+            asyncio.get_running_loop().call_soon(self._tell, one)
+
     def _readable(self, one: Watched) -> None:
         asyncio.get_running_loop().remove_reader(one.fd)
         one.alive = False
+        one.status = pidfd_info.exit_status(one.fd) if one.status is None else one.status
         if not any(w.alive for w in self.watched.values()):
             self._empty.set()
         self._tell(one)
@@ -107,7 +133,8 @@ class Tree:
     def _tell(self, one: Watched) -> None:
         if not one.told:
             one.told = True
-            one.status = procfs.exit_status(one.stat_fd)
+            if one.status is None:
+                one.status = procfs.exit_status(one.stat_fd)
             self.on_exit(one)
 
     def _forget(self, one: Watched) -> None:
@@ -137,9 +164,10 @@ class Tree:
         """Every pid that was ever of this launch."""
         return frozenset(i.pid for i in self.watched)
 
-    async def scan(self, *, deep: bool = False) -> int:
-        """Look for new members once; returns how many there were."""
-        seen = await asyncio.to_thread(look, self.main, frozenset(w.ident for w in self.living), deep)
+    async def scan(self, *, deep: bool = False, age: float = 0.0) -> int:
+        """Look for new members once, in what was seen at most `age` seconds ago; returns how many there were."""
+        listed = self.container.pids() if self.container else None
+        seen = await asyncio.to_thread(look, self.main, frozenset(w.ident for w in self.living), deep, listed, age)
         before = len(self.watched)
         for s in seen.stats:
             if s.state not in ("Z", "X"):
@@ -159,16 +187,40 @@ class Tree:
         """Scan until cancelled or until nothing is left alive."""
         turn = 0
         while self.living:
-            await self.scan(deep=not self.loading or turn % 8 == 0)
+            await self.scan(deep=not self.loading or turn % 8 == 0, age=SHARED)
             turn += 1
-            await asyncio.sleep(FAST_SCAN if self.loading else SLOW_SCAN)
+            await self._pause()
 
-    def signal_all(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """Signal every living member through its pidfd; returns how many got it."""
-        return sum(self.signal_one(w, number) for w in self.living)
+    async def _pause(self) -> None:
+        """Until the next scan is due: at once when the container has somebody in it whom we do not watch."""
+        if self.loading:
+            await asyncio.sleep(FAST_SCAN)
+            return
+        for _ in range(round(SLOW_SCAN / GLANCE)):
+            await asyncio.sleep(GLANCE)
+            listed = self.container.pids() if self.container else None
+            if listed and not listed <= {w.ident.pid for w in self.living}:
+                return
+
+    def kill(self) -> int:
+        """SIGKILL to everything, once: what was sent one before is left out. Returns how many got it now."""
+        swept: frozenset[int] = frozenset()
+        if self.container is not None and not self._swept:
+            listed = self.container.pids() or frozenset()
+            if self.container.kill():
+                self._swept = True
+                swept = listed
+        waiting = [w for w in self.living if not w.killed]
+        for one in waiting:
+            if one.ident.pid in swept:
+                one.killed = True
+            else:
+                self.signal_one(one, signal.SIGKILL)
+        return len(waiting)
 
     @staticmethod
     def signal_one(one: Watched, number: signal.Signals) -> bool:
+        one.killed |= number is signal.SIGKILL
         try:
             signal.pidfd_send_signal(one.fd, number)
         except (ProcessLookupError, PermissionError):

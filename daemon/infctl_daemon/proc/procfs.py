@@ -7,6 +7,8 @@ vanishes while we read is simply not there.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,8 +77,10 @@ def exit_status(fd: int) -> int | None:
         status = int(fields[49])
     except (OSError, IndexError, ValueError):
         return None
-    # 0 may also mean that we may not know, or that it is not decided yet
-    return os.waitstatus_to_exitcode(status) if status else None
+    # 0 may also mean that we may not know, or, before it is a zombie, that it is not decided yet
+    if not status and not (fields[0] == b"Z" and os.geteuid() == 0):
+        return None
+    return os.waitstatus_to_exitcode(status)
 
 
 def is_alive(ident: Ident) -> bool:
@@ -91,6 +95,19 @@ def snapshot() -> list[Stat]:
     return [s for s in found if s is not None]
 
 
+_last: tuple[float, list[Stat]] = (0.0, [])
+_reading = threading.Lock()
+
+
+def recent_snapshot(age: float) -> list[Stat]:
+    """A snapshot that began at most `age` seconds ago: threads that look at the same time share one."""
+    global _last
+    with _reading:
+        if time.monotonic() - _last[0] > age:
+            _last = (time.monotonic(), snapshot())
+        return _last[1]
+
+
 def members(processes: list[Stat], main: Ident, known: frozenset[Ident] = frozenset()) -> list[Stat]:
     """The processes of a launch: those of its main's session, those known before, and the children of all these.
 
@@ -99,7 +116,7 @@ def members(processes: list[Stat], main: Ident, known: frozenset[Ident] = frozen
     by_pid = {s.ident.pid: s for s in processes}
     leader = by_pid.get(main.pid)
     # a session id cannot be given away while anyone is left in it; a leader with another start time is a stranger
-    ours = leader is None or leader.ident == main
+    ours = main.pid > 0 and (leader is None or leader.ident == main)  # the kernel's own threads are in session 0
     found = {s.ident for s in processes if s.ident in known or s.ident == main or (ours and s.session == main.pid)}
     grew = True
     while grew:

@@ -34,6 +34,7 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     `stage` says how far the launch came: "claimed" (it may have been started, unseen), "started", "checked" (its
     canary passed), or "" once it has ended. `lease` is the node's lease that its generation was taken under; `spec`,
     `pool`, `model` and `answer` are what it was started with, so that it can be taken over while the store is away.
+    `container` is the name of what holds its processes together (`proc.container`).
     """
 
     v: int = 1
@@ -51,6 +52,7 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     pool: dict[str, Any] | None = None
     model: dict[str, Any] | None = None
     answer: list[int] = msgspec.field(default_factory=list)
+    container: str = ""
 
     @property
     def unfinished(self) -> bool:
