@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from infctl_daemon.engine import roles
-from infctl_daemon.proc import kill, ports, procfs, spawn
+from infctl_daemon.proc import kill, ports, procfs, spawn, threads
 from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.procfs import Ident, Stat
 
@@ -146,6 +146,57 @@ async def test_a_process_that_frees_a_lot_of_memory_is_told_before_it_is_gone(tm
     await asyncio.gather(asking, return_exceptions=True)
     assert len(told) == 1, "told once, by whichever sign came first"
     assert next(iter(tree.watched.values())).status in (-signal.SIGKILL, None)
+    child.wait(5)
+    tree.close()
+
+
+BIG = """
+import threading, time
+x = bytearray(1_000_000_000)
+for i in range(0, len(x), 4096): x[i] = 1
+pools = [threading.Thread(target=time.sleep, args=(60,), daemon=True) for _ in range(3)]
+brief = threading.Thread(target=input, daemon=True)
+for one in (brief, *pools): one.start()
+print('up', flush=True)
+time.sleep(60)
+"""
+
+
+def _started(log: Path, code: str) -> subprocess.Popen[bytes]:
+    with open(log, "wb") as out:
+        return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=out, stderr=out)
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if true():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within 10 s")
+
+
+@pytest.mark.skipif(not threads.supported(), reason="this kernel has no pidfds of threads")
+async def test_threads_tell_of_a_death_while_the_memory_is_being_freed_and_of_nothing_else(tmp_path: Path) -> None:
+    log = tmp_path / "out.log"
+    child = _started(log, BIG)
+    told: list[bool] = []
+    tree = Tree(_ident(child), lambda one: told.append(one.alive))
+    tree.add(tree.main)
+    await asyncio.to_thread(_wait_for, log, "up")
+    asking = asyncio.create_task(tree.keep_asking())
+    main = tree.watched[tree.main]
+    await _until(lambda: main.threads is not None and main.threads.whole)
+    assert child.stdin is not None
+    child.stdin.close()  # one of the two that are watched ends, for its own reasons
+    await _until(lambda: main.threads is not None and not main.threads.whole)
+    await asyncio.sleep(0.3)
+    assert told == []
+    await _until(lambda: main.threads is not None and main.threads.whole)
+    tree.kill()
+    assert await tree.wait_empty(10)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert told == [True], "told while it was not gone yet"
     child.wait(5)
     tree.close()
 

@@ -1,7 +1,8 @@
 """Watches every process of one launch: the loop calls us within milliseconds of a death.
 
-A pidfd says that a process is *gone*; with gigabytes to free that is long after it was killed. So those that serve
-are also asked every few milliseconds whether they have begun to exit, and the first of both signs is told.
+A pidfd says that a process is *gone*; with gigabytes to free that is long after it was killed. So of those that serve
+two threads are watched as well (`proc/threads.py`); where that cannot be and there is much to free, they are asked
+every few milliseconds whether they have begun to exit. The first sign is told.
 
 Kept true: each process found is watched exactly once, by a descriptor that was checked against its start time after
 it was opened, so a reused pid is never watched or killed; nothing is sent SIGKILL twice. New processes are looked for
@@ -20,8 +21,13 @@ from dataclasses import dataclass, field
 from infctl_daemon.proc import pidfd_info, procfs
 from infctl_daemon.proc.container import Container
 from infctl_daemon.proc.procfs import Ident, Stat
+from infctl_daemon.proc.threads import ThreadWatch, supported
 
 EXIT_POLL = 0.02
+ASK_COST, ASK_SHARE = 10e-6, 0.005  # seconds that asking one process takes, and the share of a core for all of them
+MUCH = 256 * 2**20  # bytes that take long enough to free
+SIGN_LOOK, SIGN_TRIES = 0.002, 50  # a thread has ended: does its process, too?
+THREADS = supported()
 FAST_SCAN = 0.25
 SLOW_SCAN = 5.0
 SHARED = 0.1  # many launches that load at once look at one reading of /proc
@@ -41,6 +47,7 @@ class Watched:
     told: bool = False
     killed: bool = False  # SIGKILL is on its way, or was
     status: int | None = None  # 0…255 or minus the signal, when it is told or later
+    threads: ThreadWatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +150,44 @@ class Tree:
             os.close(one.fd)
         if one.stat_fd >= 0:
             os.close(one.stat_fd)
+        if one.threads is not None:
+            one.threads.close()
         one.fd = one.stat_fd = -1
 
     async def keep_asking(self) -> None:
-        """Ask those that serve whether they have begun to exit, until cancelled or until nothing lives."""
-        while living := self.living:
-            for one in living:
-                asked = (
-                    one.stat_fd >= 0 and not one.told and (one.ident == self.main or self.serves(one.title, one.parent))
-                )
-                if asked and procfs.is_ending(one.stat_fd):
+        """Hear early of the end of those that serve, until cancelled or until nothing lives."""
+        loop = asyncio.get_running_loop()
+        asked: list[Watched] = []
+        sorted_at = 0.0
+        while self.living:
+            if loop.time() >= sorted_at + GLANCE:
+                sorted_at = loop.time()
+                asked = [one for one in self._serving() if self._needs_asking(one)]
+            for one in asked:
+                if one.stat_fd >= 0 and not one.told and procfs.is_ending(one.stat_fd):
                     self._tell(one)
-            await asyncio.sleep(EXIT_POLL)
+            await asyncio.sleep(max(EXIT_POLL, len(asked) * ASK_COST / ASK_SHARE) if asked else GLANCE)
+
+    def _serving(self) -> list[Watched]:
+        return [w for w in self.living if w.ident == self.main or self.serves(w.title, w.parent)]
+
+    def _needs_asking(self, one: Watched) -> bool:
+        if THREADS:
+            if one.threads is None:
+                one.threads = ThreadWatch(one.ident.pid, lambda: self._signed(one))
+            one.threads.refresh()
+            if one.threads.whole:
+                return False
+        return procfs.resident(one.ident.pid) >= MUCH
+
+    def _signed(self, one: Watched, tries: int = SIGN_TRIES) -> None:
+        """A thread has ended: by itself, or as the first of all."""
+        if one.told or not one.alive or one.stat_fd < 0:
+            return
+        if procfs.is_ending(one.stat_fd):
+            self._tell(one)
+        elif tries:
+            asyncio.get_running_loop().call_later(SIGN_LOOK, self._signed, one, tries - 1)
 
     @property
     def living(self) -> list[Watched]:

@@ -83,6 +83,14 @@ def exit_status(fd: int) -> int | None:
     return os.waitstatus_to_exitcode(status)
 
 
+def resident(pid: int) -> int:
+    """Bytes of memory that the process has now; 0 where that cannot be read."""
+    try:
+        return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
 def is_alive(ident: Ident) -> bool:
     """The very process still runs; one that ended and waits to be reaped does not."""
     seen = stat(ident.pid)
