@@ -59,6 +59,9 @@ def _values(parameter: Any) -> Any:
     if parameter.param_type_name == "argument":
         if metavar.startswith("KIND"):
             return "objects"
+        kinds = [word.removesuffix("/NAME") for word in metavar.split("|") if word.endswith("/NAME")]
+        if kinds:
+            return f"addresses:{','.join(kinds)}"
         if metavar == "NAME":
             return "contexts"
         if metavar == "group/NAME":
