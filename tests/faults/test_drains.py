@@ -115,11 +115,11 @@ async def test_an_idle_group_is_drained_stays_stopped_and_comes_back_when_it_is_
 
     # neither a changed specification nor a new life of the daemon starts it again
     await cluster.apply_groups(["a", "b"], tp=1, sim=SIM, restart={**QUICK["restart"], "attempts": 999})
+    (other,) = await cluster.ready("b")
     cluster.processes["noded"].terminate()
     cluster.processes["noded"].wait(20)
     cluster.start_daemon()
-    await until(lambda: cluster.events("launch.adopted"), 20, "the next daemon has taken group b over")
-    await asyncio.sleep(1.0)
+    await cluster.ready("b", above=other.generation)
     assert await cluster.endpoint("a") is None
     code, out, _ = await cluster.cli("get", "groups", "--no-headers")
     assert next(line for line in out.splitlines() if line.startswith("a ")).split()[1] == "Drained"
