@@ -59,13 +59,13 @@ def _values(parameter: Any) -> Any:
     if parameter.param_type_name == "argument":
         if metavar.startswith("KIND"):
             return "objects"
-        kinds = [word.removesuffix("/NAME") for word in metavar.split("|") if word.endswith("/NAME")]
-        if kinds:
-            return f"addresses:{','.join(kinds)}"
         if metavar == "NAME":
             return "contexts"
         if metavar == "group/NAME":
             return "groups"
+        kinds = [word.removesuffix("/NAME") for word in metavar.split("|") if word.endswith("/NAME")]
+        if kinds:
+            return f"addresses:{','.join(kinds)}"
     if "--context" in parameter.opts:
         return "contexts"
     if metavar in _SOURCES:

@@ -72,7 +72,7 @@ def offered(*words: str, bash: bool = False) -> list[str]:
         (["drain", ""], ["node/", "group/"]),
         (["cordon", "n"], ["node/"]),
         (["cordon", "group/"], []),
-        (["restart", "--deadline", "5m", "g"], ["group/"]),
+        (["restart", "--deadline", "5m", "g"], ["group/a", "group/new"]),
         (["help", "e"], ["exit-codes"]),
         (["get", "--", "-"], []),
         (["logs", ""], ["group/a", "group/new"]),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from infctl.adapters.memory_store import MemoryStore
 from infctl.domain.disruption import Rule
-from infctl.ports.store import Delete
+from infctl.ports.store import Delete, TxnResult
 from infctl.store.codec import decode, encode
 from infctl.store.intent_records import Disruption, Disruptions
 from infctl.store.keys import Keys
@@ -23,8 +24,16 @@ def endpoint(group: str, state: str = "ready") -> EndpointRecord:
     )  # fmt: skip
 
 
+class Interleaving(MemoryStore):
+    """Whoever asks at the same time gets a turn between a look and the write that stands on it."""
+
+    async def txn(self, *args: Any, **kwargs: Any) -> TxnResult:
+        await asyncio.sleep(0)
+        return await super().txn(*args, **kwargs)
+
+
 async def pool_of(*groups: str, nodes: tuple[str, ...] = ("n1", "n2")) -> MemoryStore:
-    store = MemoryStore()
+    store = Interleaving()
     for group in groups:
         await store.put(K.endpoint(group), encode(endpoint(group)))
     for node in nodes:
