@@ -49,6 +49,11 @@ def build() -> Tree:
             "Change": {
                 "apply": _in("apply", "Make pools and groups as YAML files say."),
                 "diff": _in("diff", "Show what applying YAML files would change."),
+                "drain": _in("drain", "Let a group or a node finish its streams, then stop it."),
+                "undrain": _in("undrain", "Take a drain back, or start again what was drained."),
+                "restart": _in("restart", "Start a group anew, after its streams have finished."),
+                "cordon": _in("cordon", "Start no new launch on a node."),
+                "uncordon": _in("uncordon", "Let a node start launches again."),
             },
             "Try": {
                 "dev": _in("dev", "Run a cluster on this machine."),

@@ -63,6 +63,9 @@ def _values(parameter: Any) -> Any:
             return "contexts"
         if metavar == "group/NAME":
             return "groups"
+        kinds = [word.removesuffix("/NAME") for word in metavar.split("|") if word.endswith("/NAME")]
+        if kinds:
+            return f"addresses:{','.join(kinds)}"
     if "--context" in parameter.opts:
         return "contexts"
     if metavar in _SOURCES:

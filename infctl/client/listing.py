@@ -9,6 +9,7 @@ from typing import TypeVar
 from infctl.domain.errors import Compacted, NotFound
 from infctl.ports.store import Store
 from infctl.store.codec import BadRecord, Record, decode
+from infctl.store.intent_records import Hold, Intent, IntentStatus
 from infctl.store.keys import Keys
 from infctl.store.records import (
     EndpointRecord,
@@ -35,7 +36,7 @@ R = TypeVar("R", bound=Record)
 
 # which prefixes each kind is made from
 _NEEDS: dict[Kind, tuple[str, ...]] = {
-    Kind.NODE: ("nodes", "groups"),
+    Kind.NODE: ("nodes", "groups", "endpoints"),
     Kind.POOL: ("pools", "groups", "endpoints"),
     Kind.GROUP: ("groups", "endpoints", "faults", "nodes"),
     Kind.ENDPOINT: ("endpoints",),
@@ -44,7 +45,18 @@ _NEEDS: dict[Kind, tuple[str, ...]] = {
     Kind.EVENT: ("events",),
 }
 # what a description looks at, whatever it describes
-EVERYTHING = ("nodes", "pools", "groups", "endpoints", "faults", "suspicions", "gateways", "streams", "events")
+EVERYTHING = (
+    "nodes",
+    "pools",
+    "groups",
+    "endpoints",
+    "faults",
+    "suspicions",
+    "gateways",
+    "streams",
+    "intents",
+    "events",
+)
 # gateways compact every minute: a slow reader may find its revision gone
 _TRIES = 3
 
@@ -105,6 +117,8 @@ def _put(s: Snapshot, parts: tuple[str, ...], value: bytes, revision: int) -> No
             s.spec_revisions[name] = revision
         case ("groups", name, "status"):
             s.group_status[name] = decode(GroupStatus, value)
+        case ("groups", name, "hold"):
+            s.holds[name] = decode(Hold, value)
         case ("groups", name, "generation"):
             s.generations[name] = decode(Generation, value)
         case ("groups", _, "launches", launch):
@@ -119,6 +133,10 @@ def _put(s: Snapshot, parts: tuple[str, ...], value: bytes, revision: int) -> No
             s.streams[name] = decode(StreamRecord, value)
         case ("gateways", name):
             s.gateways[name] = decode(GatewayRecord, value)
+        case ("intents", name):
+            s.intents[name] = decode(Intent, value)
+        case ("intents", name, "status", executor):
+            s.intent_status[(name, executor)] = decode(IntentStatus, value)
         case ("events", name):
             s.events[name] = decode(EventRecord, value)
 

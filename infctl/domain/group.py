@@ -39,6 +39,8 @@ def step(group: Group, event: GroupEvent, now: float) -> Step:
             return _spec(group, digest)
         case ev.SpecDeleted(reason):
             return _unwanted(group, reason)
+        case ev.GroupHeld(reason):
+            return (replace(group, wanted=""), ()) if group.phase in ALIVE else _unwanted(group, reason)
         case ev.LaunchFound(launch) if group.phase is Phase.IDLE and launch:
             return _found(group, event, now)
         case ev.LaunchAdopted(launch) if group.phase is Phase.IDLE and launch:
@@ -136,6 +138,8 @@ def _of_launch(group: Group, event: GroupEvent, now: float) -> Step:
             return _end(group, now, cause, evidence)
         case ev.HangConfirmed(_, evidence) if group.phase in ALIVE:
             return _end(group, now, Cause.HANG, evidence)
+        case ev.LaunchDrained(_, reason, grace) if group.phase in ALIVE:
+            return _planned_end(group, reason, grace)
         case ev.FaultSeen(_, reason) if group.phase in ALIVE:
             ended, effects = _end(group, now, reason, "fault notice by another member")
             # the notice is there already: only the kill is ours
@@ -160,17 +164,28 @@ def _spec(group: Group, digest: str) -> Step:
 def _unwanted(group: Group, reason: str) -> Step:
     unwanted = replace(group, wanted="")
     if group.phase in ALIVE:
-        ending = replace(
-            unwanted, phase=Phase.ENDING, end_reason=reason, end_evidence="planned", fault_pending=True, gone=False
-        )
-        return ending, (
-            ev.StopLaunch(group.launch, group.policy.kill_deadline),
-            ev.WriteFault(group.launch, reason, "planned"),
-            ev.Announce("group.stopping", group.launch, reason),
-        )
+        return _planned_end(group, reason, group.policy.kill_deadline)
     if group.phase is Phase.ENDING:
         return unwanted, ()
     return replace(unwanted, phase=Phase.IDLE), ()
+
+
+def _planned_end(group: Group, reason: str, grace: float) -> Step:
+    """SIGTERM and notice in one step, and nobody's failure."""
+    ending = replace(
+        group,
+        wanted="",
+        phase=Phase.ENDING,
+        end_reason=reason,
+        end_evidence="planned",
+        fault_pending=True,
+        gone=False,
+    )
+    return ending, (
+        ev.StopLaunch(group.launch, grace),
+        ev.WriteFault(group.launch, reason, "planned"),
+        ev.Announce("group.stopping", group.launch, reason),
+    )
 
 
 def _found(group: Group, found: ev.LaunchFound, now: float) -> Step:

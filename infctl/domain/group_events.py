@@ -20,6 +20,25 @@ class SpecDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupHeld:
+    """No other launch is wanted until a specification is applied again; the one that serves goes on."""
+
+    reason: str = "drained"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDrained:
+    """What was to finish has finished, or the time for it is over: the launch is stopped, with `grace` seconds to go.
+
+    0 is a kill at once. No other launch starts until a specification is applied again.
+    """
+
+    launch: str
+    reason: str
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchFound:
     """The daemon starts, and the launch of its earlier life cannot go on: `reason` and `evidence` say why."""
 
@@ -201,6 +220,8 @@ class TimerFired:
 GroupEvent = (
     SpecApplied
     | SpecDeleted
+    | GroupHeld
+    | LaunchDrained
     | LaunchFound
     | LaunchAdopted
     | LaunchClaimed

@@ -50,9 +50,9 @@ _NOT_THE_WORKER = frozenset({Break.ERROR_FRAME})
 class Request:
     """One request. `committed` counts the tokens that belong to the stream for ever.
 
-    `launch` names the live attempt's worker, "" while there is none. `excluded` are launches that failed since
-    the last token. `patience` bounds the search for a replacement (seconds); `waiting`: no dispatch is under way, the
-    retry timer runs. `grace_until` is when a stream without readers is cancelled.
+    `launch` names the live attempt's worker, "" while there is none; `lost` says why the last one went. `excluded` are
+    launches that failed since the last token. `patience` bounds the search for a replacement (seconds); `waiting`: no
+    dispatch is under way, the retry timer runs. `grace_until` is when a stream without readers is cancelled.
     """
 
     id: str
@@ -67,6 +67,7 @@ class Request:
     committed: int = 0
     migrations: int = 0
     excluded: tuple[str, ...] = ()
+    lost: str = ""
     readers: int = 1
     detached: bool = False
     searching_since: float = 0.0
@@ -194,6 +195,7 @@ def _migrate(request: Request, kind: Break, why: str, now: float) -> Step:
         epoch=epoch,
         launch="",
         migrations=request.migrations + 1,
+        lost=f"{kind}: {why}",
         excluded=excluded,
         searching_since=now,
         retries=0,
@@ -215,7 +217,8 @@ def _no_worker(request: Request, error: ErrorType, message: str, now: float) -> 
     if request.phase is Phase.ADMITTED:
         return _fail(request, error, message)
     if now - request.searching_since >= request.patience:
-        return _fail(request, ErrorType.UNAVAILABLE, f"no replacement within {request.patience:g} s: {message}")
+        why = f"{request.lost}; no replacement within {request.patience:g} s: {message}"
+        return _fail(request, ErrorType.UNAVAILABLE, why)
     delay = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(request.retries, 10))
     waiting = replace(request, retries=request.retries + 1, waiting=True)
     return waiting, (ev.SetTimer("retry", request.epoch, delay),)

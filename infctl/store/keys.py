@@ -58,6 +58,10 @@ class Keys:
     def group_generation(self, group: str) -> str:
         return f"{self.groups}{group}/generation"
 
+    def group_hold(self, group: str) -> str:
+        """There while the group is drained: no launch of it is started."""
+        return f"{self.groups}{group}/hold"
+
     def group_launch(self, group: str, launch: str) -> str:
         return f"{self.groups}{group}/launches/{launch}"
 
@@ -107,6 +111,28 @@ class Keys:
 
     def stream(self, stream: str) -> str:
         return f"{self.streams}{stream}"
+
+    # what operators want, and what became of it
+    @property
+    def intents(self) -> str:
+        return f"{self.root}intents/"
+
+    def intent(self, intent: str) -> str:
+        return f"{self.intents}{intent}"
+
+    def intent_statuses(self, intent: str) -> str:
+        return f"{self.intents}{intent}/status/"
+
+    def intent_status(self, intent: str, executor: str) -> str:
+        """`executor` carries it out: the name of a node, or `@infctl` for what infctl did itself when it wrote it."""
+        return f"{self.intent_statuses(intent)}{executor}"
+
+    @property
+    def disruptions(self) -> str:
+        return f"{self.root}disruptions/"
+
+    def disruption(self, pool: str) -> str:
+        return f"{self.disruptions}{pool}"
 
     @property
     def events(self) -> str:

@@ -41,6 +41,8 @@ class NodeSpec(Record, frozen=True, kw_only=True):
     cordoned: bool = False
     reason: str = ""
     actor: str = ""
+    # the intent that drained it; its groups are held as long as this stands
+    drain: str = ""
 
 
 class PoolSpec(Record, frozen=True, kw_only=True):
@@ -267,6 +269,14 @@ class Suspicion(Record, frozen=True, kw_only=True):
     at: str = ""
 
 
+class LaunchLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gateway has on one launch: running streams, their tokens so far, and since when the oldest runs."""
+
+    streams: int = 0
+    tokens: int = 0
+    oldest_at_ms: float = 0.0
+
+
 class GatewayRecord(Record, frozen=True, kw_only=True):
     """`gateways/<gw>`, leased; refreshed every 2 s."""
 
@@ -279,6 +289,9 @@ class GatewayRecord(Record, frozen=True, kw_only=True):
     queued: int = 0
     snapshot_revision: int = 0
     snapshot_age_ms: float = 0.0
+    # every change of an endpoint up to this revision is in the gateway's routing table
+    endpoints_revision: int = 0
+    launches: dict[str, LaunchLoad] = msgspec.field(default_factory=dict)
     started_at: str = ""
     updated_at: str = ""
     stats: dict[str, Any] = msgspec.field(default_factory=dict)

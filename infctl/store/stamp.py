@@ -30,3 +30,7 @@ def event_id() -> str:
 
 def fault_id() -> str:
     return "f" + base32(int(now_ms()).to_bytes(6, "big") + os.urandom(4), 16)
+
+
+def intent_id() -> str:
+    return "i" + base32(int(now_ms()).to_bytes(6, "big") + os.urandom(6), 19)

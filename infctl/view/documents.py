@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from infctl.view import models as m
+from infctl.view.drains import group_phase, node_phase, why_held
 from infctl.view.kinds import Kind
 from infctl.view.snapshot import Snapshot
 from infctl.view.specs import group_spec, pool_spec
@@ -52,7 +53,7 @@ def _nodes(s: Snapshot) -> list[m.NodeView]:
 def _node(s: Snapshot, name: str) -> m.NodeView:
     lease, status, spec = s.node_leases.get(name), s.node_status.get(name), s.node_specs.get(name)
     cordoned = spec.cordoned if spec else False
-    phase = "NotResponding" if lease is None else ("Cordoned" if cordoned else "Ready")
+    phase = "NotResponding" if lease is None else node_phase(s, name)
     reason = "LeaseGone" if lease is None else (spec.reason if spec and cordoned else "")
     return m.NodeView(
         api_version=m.API_VERSION,
@@ -108,9 +109,9 @@ def _group(s: Snapshot, name: str) -> m.GroupView:
         metadata=_meta(name, generation.at if generation else None),
         spec=group_spec(spec) if spec else None,
         status=m.GroupStatusView(
-            phase=status.phase.capitalize() if status else None,
+            phase=group_phase(s, name).capitalize() if status else None,
             reason=_or_null(status.reason) if status else None,
-            message=_or_null(status.message) if status else None,
+            message=_or_null(status.message or why_held(s, name)) if status else None,
             hint=_or_null(status.hint) if status else None,
             owner_heard=status.node in s.node_leases if status else None,
             ready=endpoint is not None and endpoint.state == "ready",

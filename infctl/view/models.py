@@ -38,7 +38,9 @@ class NodeSpecView(View, frozen=True, kw_only=True):
 
 
 class NodeStatusView(View, frozen=True, kw_only=True):
-    """`phase`: Ready, Cordoned, or NotResponding: the daemon's lease is gone, which says nothing of its groups."""
+    """`phase`: Ready, Cordoned, Draining, Drained, or NotResponding: the daemon's lease is gone, which says nothing of
+    its groups.
+    """
 
     phase: str
     reason: str | None

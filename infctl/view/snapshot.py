@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from infctl.store.intent_records import Hold, Intent, IntentStatus
 from infctl.store.records import (
     EndpointRecord,
     EventRecord,
@@ -44,4 +45,7 @@ class Snapshot:
     suspicions: dict[tuple[str, str, str], Suspicion] = field(default_factory=dict)
     streams: dict[str, StreamRecord] = field(default_factory=dict)
     gateways: dict[str, GatewayRecord] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
+    intents: dict[str, Intent] = field(default_factory=dict)
+    intent_status: dict[tuple[str, str], IntentStatus] = field(default_factory=dict)
     events: dict[str, EventRecord] = field(default_factory=dict)

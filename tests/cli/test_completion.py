@@ -37,7 +37,7 @@ def offered(*words: str, bash: bool = False) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["d"], ["describe", "diff", "dev", "demo"]),
+        (["d"], ["describe", "diff", "drain", "dev", "demo"]),
         (["dev", ""], ["up", "status", "down"]),
         (["nothing", ""], []),
         (["get", "g"], ["groups", "gateways"]),
@@ -68,12 +68,23 @@ def offered(*words: str, bash: bool = False) -> list[str]:
         (["version", "-o", ""], ["text", "json", "yaml"]),
         (["config", "use"], ["use-context"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
+        (["drain", "group/"], ["group/a", "group/new"]),
+        (["drain", ""], ["node/", "group/"]),
+        (["cordon", "n"], ["node/"]),
+        (["cordon", "group/"], []),
+        (["restart", "--deadline", "5m", "g"], ["group/a", "group/new"]),
         (["help", "e"], ["exit-codes"]),
         (["get", "--", "-"], []),
         (["logs", ""], ["group/a", "group/new"]),
         (["logs", "group/n"], ["group/new"]),
         (["logs", "--launch", ""], []),
-        ([], ["get", "describe", "logs", "apply", "diff", "dev", "demo", "config", "completion", "version", "help"]),
+        (
+            [],
+            [
+                *("get", "describe", "logs", "apply", "diff", "drain", "undrain", "restart", "cordon", "uncordon"),
+                *("dev", "demo", "config", "completion", "version", "help"),
+            ],
+        ),
     ],
 )
 def test_what_is_offered(words: list[str], found: list[str]) -> None:

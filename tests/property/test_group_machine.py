@@ -88,6 +88,7 @@ class GroupWorld(WeightedWorld):
         self.killed: set[str] = set()
         self.spawned = ""
         self.wanted = ""
+        self.held = False
         self.prefix: int | None = None
         self.recorded: Recorded | None = None
         self.counts.setdefault("a_launch_is_adopted", 0)
@@ -147,6 +148,7 @@ class GroupWorld(WeightedWorld):
     def crash(self) -> None:
         """The daemon dies; what it sent may still take effect. The next one takes the launch over, or ends it first."""
         self.crashes += 1
+        self.held = False
         self.ghosts += [w for w in self.work if isinstance(w.effect, StoreWork)]
         found, recorded = self.spawned or self.store.launch, self.recorded
         if not self.keeps_lease:
@@ -246,6 +248,8 @@ class GroupWorld(WeightedWorld):
         if isinstance(event, deaths) and launch == before.launch and before.phase in ALIVE:
             assert ev.KillLaunch in kinds, "a death without a kill in the same step"
             assert after.phase is Phase.ENDING
+        if isinstance(event, ev.GroupHeld) and before.phase in ALIVE:
+            assert after.phase is before.phase and not effects, "a hold ended a launch"
         if after.phase is Phase.READY and before.phase is not Phase.READY:
             assert event == ev.EndpointPublished(after.launch, after.generation)
         if before.phase is Phase.ENDING and after.phase is not Phase.ENDING:
@@ -396,14 +400,29 @@ class GroupWorld(WeightedWorld):
 
     @action(1, digest=st.sampled_from(["v1", "v1", "v2"]))
     def the_spec_is_applied(self, digest: str) -> None:
-        self.wanted = digest
+        self.wanted, self.held = digest, False
         self.feed(ev.SpecApplied(digest))
 
     @action(1, sure=st.booleans())
     def the_spec_is_deleted(self, sure: bool) -> None:
         if sure:
-            self.wanted = ""
+            self.wanted, self.held = "", False
             self.feed(ev.SpecDeleted())
+
+    @action(1, lambda self: self.wanted and not self.held, sure=st.booleans())
+    def a_drain_begins(self, sure: bool) -> None:
+        if sure:
+            self.held = True
+            self.feed(ev.GroupHeld())
+
+    @action(3, lambda self: self.held)
+    def it_is_taken_back(self) -> None:
+        self.the_spec_is_applied(self.wanted)
+
+    @action(3, lambda self: self.held)
+    def its_streams_have_finished(self) -> None:
+        self.wanted, self.held = "", False
+        self.feed(ev.LaunchDrained(self.group.launch, "drained", 5.0))
 
     @action(4, lambda self: self.timers, pick=st.integers(0, 63), far=st.booleans())
     def a_timer_fires(self, pick: int, far: bool) -> None:
@@ -436,6 +455,8 @@ class GroupWorld(WeightedWorld):
         for work in self.ghosts:
             self.apply(work, late=True)
         self.ghosts = []
+        if self.held:
+            self.it_is_taken_back()
         self.calm_down()
         if self.group.phase is Phase.READY and self.store.launch == self.group.launch and not self.mail:
             self.a_lost_lease_raises_the_generation_and_stops_nothing()

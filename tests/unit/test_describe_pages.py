@@ -90,7 +90,7 @@ def test_a_healthy_cluster_needs_nothing() -> None:
 
 
 def test_the_words_are_those_of_the_machines() -> None:
-    assert set(group.MEANS) == {str(p) for p in GroupPhase}
+    assert set(group.MEANS) == {*(str(p) for p in GroupPhase), "draining", "drained"}
     assert set(stream.MEANS) == {str(p) for p in RequestPhase}
     assert {str(p) for p in TERMINAL_PHASES} == look.TERMINAL
     assert set(stream.ENDS) <= {str(e) for e in ErrorType}

@@ -63,6 +63,8 @@ SOME_EVENTS: tuple[ev.GroupEvent, ...] = tuple(
         ev.SpecApplied("v1"),
         ev.SpecApplied("v2"),
         ev.SpecDeleted(),
+        ev.GroupHeld(),
+        ev.LaunchDrained(launch, "drained", 5.0),
         ev.LaunchFound(launch, 4),
         ev.LaunchAdopted(launch, 4, True, 1),
         ev.LaunchAdopted(launch, 4, False, 1),
@@ -552,3 +554,35 @@ def test_a_long_good_life_forgets_the_failures_before_it() -> None:
 def test_an_end_that_was_ordered_by_another_member_is_no_failure(word: str) -> None:
     assert after(READY, ev.FaultSeen("a-1", word), now=10.0).failures == ()
     assert after(READY, ev.FaultSeen("a-1", "host-lost"), now=10.0).failures == (10.0,)
+
+
+# drains
+def test_a_held_group_serves_on_and_what_dies_then_is_not_started_again() -> None:
+    held, effects = step(READY, ev.GroupHeld(), 50.0)
+    assert (held.phase, held.wanted, effects) == (Phase.READY, "", ())
+    ending, _ = step(held, ev.ProcessExited("a-1", 7, "scheduler"), 51.0)
+    fault, _ = step(ending, ev.FaultWritten("a-1"), 51.0)
+    gone, effects = step(fault, ev.LaunchGone("a-1"), 52.0)
+    assert gone.phase is Phase.IDLE
+    assert not any(isinstance(e, ev.SetTimer | ev.ClaimLaunch) for e in effects)
+    again, _ = step(gone, ev.SpecApplied("v1"), 60.0)
+    assert again.phase is Phase.CLAIMING
+
+
+def test_a_hold_that_is_taken_back_leaves_no_trace() -> None:
+    held, _ = step(READY, ev.GroupHeld(), 50.0)
+    assert step(held, ev.SpecApplied(READY.wanted), 51.0) == (READY, ())
+
+
+def test_a_drained_launch_is_stopped_with_its_grace_and_is_nobodys_failure() -> None:
+    held, _ = step(READY, ev.GroupHeld(), 50.0)
+    ending, effects = step(held, ev.LaunchDrained("a-1", "drained", 12.5), 51.0)
+    assert ending.phase is Phase.ENDING and ending.failures == READY.failures
+    assert effects[:2] == (ev.StopLaunch("a-1", 12.5), ev.WriteFault("a-1", "drained", "planned"))
+    assert step(READY, ev.LaunchDrained("a-0", "drained", 1.0), 51.0) == (READY, ())
+
+
+def test_a_hold_takes_a_group_that_waits_or_has_failed_to_rest() -> None:
+    for phase in (Phase.BACKOFF, Phase.FAILED, Phase.CLAIMING):
+        held, _ = step(replace(READY, phase=phase), ev.GroupHeld(), 50.0)
+        assert (held.phase, held.wanted) == (Phase.IDLE, "")

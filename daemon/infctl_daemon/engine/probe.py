@@ -89,6 +89,18 @@ class Engine:
             sum(int(one.get("num_waiting_reqs") or 0) for one in ranks),
         )
 
+    async def in_flight(self, timeout: float = 1.0) -> tuple[int, tuple[float, ...]]:
+        """Requests that the schedulers say they have, running or queued anywhere, and their time stamps.
+
+        The counts are as old as the stamps: busy schedulers write them every few batches. Raises NotReady.
+        """
+        status, data = await self._ask("GET", "/v1/loads?include=core,queues", timeout)
+        loads = data.get("loads") if isinstance(data, dict) else None
+        if status != 200 or not isinstance(loads, list):
+            raise NotReady(f"/v1/loads: status {status}")
+        ranks = [one for one in loads if isinstance(one, dict)]
+        return sum(map(_requests, ranks)), tuple(float(one.get("timestamp") or 0.0) for one in ranks)
+
     async def generate(self, input_ids: list[int], tokens: int, rid: str, timeout: float) -> Answer:
         """`tokens` greedy tokens after `input_ids`. Raises NotReady (no answer) or Rejected (the answer is no)."""
         body = {
@@ -109,3 +121,11 @@ class Engine:
         if not isinstance(ids, list) or not ids:
             raise Rejected("/generate: no output_ids")
         return Answer(tuple(int(i) for i in ids), str(data.get("text", "")), str(meta.get("weight_version", "")))
+
+
+def _requests(rank: dict[str, Any]) -> int:
+    """One rank's requests; `queues.waiting` is the same as `num_waiting_reqs`."""
+    queues = rank.get("queues")
+    others = [n for name, n in queues.items() if name != "waiting"] if isinstance(queues, dict) else []
+    counts = [rank.get("num_running_reqs"), rank.get("num_waiting_reqs"), *others]
+    return sum(int(n) for n in counts if isinstance(n, int | float))

@@ -30,7 +30,7 @@ from infctl.domain.routing import NoRoute, Wanted, pick
 from infctl.store import stamp
 from infctl.store.codec import encode
 from infctl.store.keys import Keys
-from infctl.store.records import EndpointRecord, EventRecord, FaultNotice, StreamRecord, Suspicion
+from infctl.store.records import EndpointRecord, EventRecord, FaultNotice, LaunchLoad, StreamRecord, Suspicion
 from infctl_daemon.gateway.answer import Part
 from infctl_daemon.gateway.asked import Job
 from infctl_daemon.gateway.detok import Detokenizer
@@ -233,6 +233,18 @@ class Core:
         else:
             self.fleet.load.pop(launch, None)
         self.pulse.streams(launch, count)
+
+    def loads(self) -> dict[str, LaunchLoad]:
+        """What each launch has of ours: streams, their tokens, the oldest's beginning."""
+        found: dict[str, LaunchLoad] = {}
+        for launch, attempts in self._by_launch.items():
+            streams = [attempt.stream for attempt in attempts]
+            found[launch] = LaunchLoad(
+                streams=len(streams),
+                tokens=sum(s.state.committed for s in streams),
+                oldest_at_ms=min((s.started_ms for s in streams), default=0.0),
+            )
+        return found
 
     def token_seen(self, launch: str) -> None:
         self.pulse.last[launch] = self.now()

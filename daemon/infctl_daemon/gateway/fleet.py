@@ -52,6 +52,8 @@ class Fleet(Table):
         self.source = ""
         self.cluster_id = 0
         self.revision = 0
+        self.endpoints_revision = 0  # every change of an endpoint up to it is in the table
+        self.endpoints_changed = asyncio.Event()
         self.fresh_at = 0.0
         self.ready = asyncio.Event()
         self.on_replaced: Callable[[str], None] = lambda message: None
@@ -224,6 +226,7 @@ class Fleet(Table):
         for prefix, listed in (*rest, (self._prefixes[0], first)):
             await self._replace(prefix, listed.kvs)
         self._seen(first.revision)
+        self._endpoints_seen(first.revision)
         return first.revision
 
     async def _replace(self, prefix: str, kvs: tuple[KeyValue, ...]) -> None:
@@ -246,9 +249,13 @@ class Fleet(Table):
                         else:
                             await self._put(event.key, event.value)
                     self._seen(revision)
+                    if prefix == self._keys.endpoints:
+                        self._endpoints_seen(revision)
                 case Relist(kvs, revision):
                     await self._replace(prefix, kvs)
                     self._seen(revision)
+                    if prefix == self._keys.endpoints:
+                        self._endpoints_seen(revision)
                 case Alive():
                     self.fresh_at = asyncio.get_running_loop().time()
                 case Interrupted(reason):
@@ -262,6 +269,11 @@ class Fleet(Table):
     def _seen(self, revision: int) -> None:
         self.revision = max(self.revision, revision)
         self.fresh_at = asyncio.get_running_loop().time()
+
+    def _endpoints_seen(self, revision: int) -> None:
+        """Each prefix has a watch of its own, and only its own events say how far that one has come."""
+        self.endpoints_revision = max(self.endpoints_revision, revision)
+        self.endpoints_changed.set()
 
     def _known(self, prefix: str) -> set[str]:
         if prefix == self._keys.endpoints:

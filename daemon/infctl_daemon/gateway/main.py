@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 PUBLISH_EVERY = 2.0
+PUBLISH_AGAIN = 0.1  # never sooner than this after the last time
 FADE_TTL = 900.0
 FADE_EVERY = 60.0
 STOP_GRACE = 5.0
@@ -178,10 +179,12 @@ async def _listen(runner: web.AppRunner, at: tuple[str, int], flag: str) -> str:
 
 
 async def _publish(core: Core, keys: Keys, journal: Journal, own: HeldLease, url: str, admin_url: str) -> None:
-    """Keep `gateways/<gw>` fresh."""
+    """Keep `gateways/<gw>` fresh; who drains a group is told soon that its endpoint was seen."""
+    told = core.fleet.endpoints_changed
     incarnation = base32(os.urandom(5), 8)
     started = stamp.now_text()
     while True:
+        told.clear()
         record = GatewayRecord(
             gateway=core.name,
             incarnation=incarnation,
@@ -190,12 +193,16 @@ async def _publish(core: Core, keys: Keys, journal: Journal, own: HeldLease, url
             streams=len(core.streams),
             snapshot_revision=core.fleet.revision,
             snapshot_age_ms=round((core.now() - core.fleet.fresh_at) * 1000.0, 1),
+            endpoints_revision=core.fleet.endpoints_revision,
+            launches=core.loads(),
             started_at=started,
             updated_at=stamp.now_text(),
             stats={"admin": admin_url, "journal_lag": journal.lag, "counters": dict(core.counters)},
         )
         journal.put(keys.gateway(core.name), encode(record), own.current)
-        await asyncio.sleep(PUBLISH_EVERY if own.id else 0.1)
+        await asyncio.sleep(PUBLISH_AGAIN)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(told.wait(), PUBLISH_EVERY - PUBLISH_AGAIN if own.id else 0.0)
 
 
 async def _notify(fleet: Fleet, notify: Notifier) -> None:

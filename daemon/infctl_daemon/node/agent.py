@@ -25,8 +25,9 @@ from infctl.domain.model import Limits
 from infctl.domain.restart import RestartPolicy
 from infctl.ports.store import Store
 from infctl.store.codec import BadRecord, decode, encode
+from infctl.store.intent_records import Hold
 from infctl.store.keys import Keys
-from infctl.store.records import FaultNotice, GroupSpec, NodeStatus, PoolSpec, Suspicion
+from infctl.store.records import FaultNotice, GroupSpec, NodeSpec, NodeStatus, PoolSpec, Suspicion
 from infctl.store.stamp import now_text
 from infctl_daemon.node.api import ReadApiServer
 from infctl_daemon.node.api_facts import Facts
@@ -34,6 +35,7 @@ from infctl_daemon.node.claims import Claims
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.events import EventWriter
 from infctl_daemon.node.group_loop import GroupLoop, policy, recorded_policy
+from infctl_daemon.node.intents import Intents
 from infctl_daemon.node.launch import digest
 from infctl_daemon.node.leases import SpareLease
 from infctl_daemon.node.membership import Membership
@@ -118,6 +120,7 @@ class Agent:
                 lease=lambda: self._membership.lease,
             )
             self._api = self._read_api()
+            self._intents = Intents(self._context, self._loops.get, self._let_go)
             try:
                 await self._api.open()
                 await self._live(spare)
@@ -137,7 +140,8 @@ class Agent:
             if (earlier := context.state.read(group)).unfinished:
                 self._loop(group, recorded_policy(earlier.spec))  # taken over, or ended, store or no store
         keys = self._keys
-        prefixes = (keys.pools, keys.groups, keys.faults, keys.suspicions)
+        own = keys.node_spec(context.node)
+        prefixes = (own, keys.pools, keys.groups, keys.faults, keys.suspicions, keys.intents)
         observer = Observer(self._store, prefixes, self._log, self._changed)
         self._start(spare.keep(), context.events.run(), context.status.run(), self._membership.run())
         self._start(self._observe(observer), self._api.run())
@@ -188,6 +192,7 @@ class Agent:
         self.synced.set()
         self._end_unwanted()
         self._say_node()
+        self._intents.begin()
         await observer.follow(revision)
 
     def _end_unwanted(self) -> None:
@@ -221,6 +226,13 @@ class Agent:
             match self._keys.parts(key):
                 case ("groups", group, "spec"):
                     self._group_changed(group, value, revision)
+                    self._intents.look()
+                case ("groups", group, "hold"):
+                    self._hold_changed(group, value)
+                case ("nodes", node, "spec") if node == self._settings.node:
+                    self._node_changed(value)
+                case ("intents", *name):
+                    self._intents.changed(tuple(name), value)
                 case ("pools", pool, "spec"):
                     self._pool_changed(pool, value)
                 case ("faults", group, launch) if value is not None and group in self._loops:
@@ -246,6 +258,29 @@ class Agent:
         world.specs[group] = (spec, revision)
         self._apply(spec)
 
+    def _hold_changed(self, group: str, value: bytes | None) -> None:
+        holds = self._context.world.holds
+        if value is None:
+            holds.pop(group, None)
+            self._let_go(group)
+            return
+        holds[group] = decode(Hold, value)
+        if group in self._context.world.specs:
+            self._apply(self._context.world.specs[group][0])
+
+    def _node_changed(self, value: bytes | None) -> None:
+        world = self._context.world
+        before = world.cordoned
+        world.cordoned = decode(NodeSpec, value).cordoned if value is not None else False
+        if before and not world.cordoned:
+            for group in list(world.specs):
+                self._let_go(group)
+
+    def _let_go(self, group: str) -> None:
+        """Nothing of ours keeps the group any more: what its specification says holds again."""
+        if (known := self._context.world.specs.get(group)) is not None:
+            self._apply(known[0])
+
     def _pool_changed(self, pool: str, value: bytes | None) -> None:
         world = self._context.world
         if value is None:
@@ -263,6 +298,13 @@ class Agent:
             return
         loop = self._loop(spec.name, policy(spec))
         loop.adopt_policy(policy(spec))
+        if (held := self._context.world.holds.get(spec.name)) is not None:
+            loop.post(ev.GroupHeld(held.state))
+            loop.hold(f"{held.state} by {held.actor}{f': {held.reason}' if held.reason else ''}")
+            return
+        if self._context.world.cordoned and not loop.begun:
+            loop.hold(f"waits: node/{self._settings.node} is cordoned")
+            return
         if spec.pool not in self._context.world.pools:
             loop.hold(f"waits for pool {spec.pool}, which does not exist")
             return
@@ -296,6 +338,7 @@ class Agent:
     async def _leave(self) -> None:
         """Leave the groups running under the lease, for the next life; or stop them and give the lease back."""
         self.stop.set()
+        await self._intents.close()  # what is open is taken up by the next life
         if self._settings.stop_groups:
             await self._stop_groups()
         elif left := [loop.name for loop in self._loops.values() if loop.processes_left]:

@@ -20,7 +20,7 @@ import msgspec
 from infctl.domain.errors import LeaseLost, StoreFull, StoreUnavailable
 from infctl.domain.ids import launch_id
 from infctl.ports.store import Compare, Delete, Get, KeyValue, Op, Put, Relation, Store, Target, TxnResult
-from infctl.store.codec import Record, decode, encode
+from infctl.store.codec import Record, decode, decode_stored, encode
 from infctl.store.keys import Keys
 from infctl.store.records import (
     EndpointRecord,
@@ -201,6 +201,28 @@ class Claims:
             timeout=TXN_TIMEOUT,
         )
         return None if done.succeeded else self._why_not(done, launch, endpoint.generation)
+
+    async def restate(self, group: str, launch: str, state: str) -> int:
+        """Let the endpoint say `state`: same generation, same lease, other fields as they are. Returns its revision.
+
+        0 when there is no endpoint of this launch at this moment. Raises StoreError.
+        """
+        key = self._keys.endpoint(group)
+        kv = await self._store.get(key)
+        if kv is None:
+            return 0
+        stored = decode_stored(EndpointRecord, kv.value, kv.mod_revision)
+        if stored.record.launch != launch:
+            return 0
+        if stored.record.state == state:
+            return kv.mod_revision
+        value = stored.encode(msgspec.structs.replace(stored.record, state=state))
+        done = await self._store.txn(
+            [Compare.unchanged(key, kv.mod_revision)], [Put(key, value, keep_lease=True)], timeout=TXN_TIMEOUT
+        )
+        if not done.succeeded:
+            raise StoreUnavailable("the endpoint was written meanwhile")
+        return done.revision
 
     async def write_fault(self, notice: FaultNotice) -> bool:
         """End a launch: endpoint and key out, notice in. False when another launch is registered by now.

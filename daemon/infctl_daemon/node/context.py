@@ -15,6 +15,7 @@ import aiohttp
 
 from infctl.domain.model import Limits
 from infctl.ports.store import Store
+from infctl.store.intent_records import Hold
 from infctl.store.keys import Keys
 from infctl.store.records import GroupSpec, PoolSpec, Suspicion
 from infctl_daemon.node.claims import Claims
@@ -29,11 +30,14 @@ from infctl_daemon.runtime.recorder import Recorder
 
 @dataclass(slots=True)
 class World:
-    """The last snapshot of what others wrote. `specs` are those of our groups, with their revision in the store."""
+    """The last snapshot of what others wrote. `specs` are those of our groups, with their revision in the store;
+    `holds` those of any group; `cordoned` is our node."""
 
     specs: dict[str, tuple[GroupSpec, int]] = field(default_factory=dict)
     pools: dict[str, PoolSpec] = field(default_factory=dict)
     suspicions: dict[tuple[str, str], dict[str, Suspicion]] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
+    cordoned: bool = False
 
 
 @dataclass(slots=True)

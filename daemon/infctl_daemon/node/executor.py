@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from infctl.domain import group_events as ev
 from infctl.domain.causes import Cause, Evidence, classify
 from infctl.domain.errors import InfctlError, NotReady, Rejected, StartFailed, StoreError
@@ -55,6 +57,8 @@ class Executor:
         self.on_health: Callable[[], None] = lambda: None
         self.stuck = ""  # evidence about processes that do not die
         self.on_stuck: Callable[[], None] = lambda: None
+        self.draining = False  # the endpoint then says so, whatever its health is
+        self.fit = "ready"  # what the endpoint says of its health
 
     def start(self, effect: GroupEffect) -> None:
         """Begin one effect. Never waits and never raises."""
@@ -336,7 +340,13 @@ class Executor:
                 await self._raised(name, registered.generation, lease)
                 self._free(ev.GenerationClaimed(name, registered.generation))
                 return
-            refused = await claims.publish(written, secret, lease)
+            self.fit = state
+            while True:
+                draining = self.draining
+                written = msgspec.structs.replace(written, state="draining" if draining else state)
+                refused = await claims.publish(written, secret, lease)
+                if refused or draining == self.draining:
+                    break  # else: a drain began, or was taken back, while it was written
         crash.point("published")
         self._free(ev.ClaimRefused(name, refused.why) if refused else ev.EndpointPublished(name, generation, state))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -74,9 +75,11 @@ class GroupLoop:
         self.executor.on_stuck = self.publish_status
         self._queue: asyncio.Queue[GroupEvent] = asyncio.Queue()
         self._launches = 0
+        self._remembered = asyncio.Event()
         self.held = ""  # why the newest specification is not acted on
         self.since = now_text()  # when it came into its phase
         self._changed = asyncio.Event()
+        self.listeners: set[Callable[[], None]] = set()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -97,14 +100,21 @@ class GroupLoop:
         remembered = await self.executor.remember()
         if remembered is not None:
             self._take(remembered)
+        self._remembered.set()
         while True:
             self._take(await self._queue.get())
+            self._queue.task_done()
 
     def _take(self, event: GroupEvent) -> None:
         try:
             self._step(event)
         except Exception:
             self._log.exception("a step failed", what=repr(event))
+
+    async def caught_up(self) -> None:
+        """What an earlier life left, and every event posted until now, has been taken into account."""
+        await self._remembered.wait()
+        await self._queue.join()
 
     def _step(self, event: GroupEvent) -> None:
         now = time.monotonic()
@@ -121,6 +131,8 @@ class GroupLoop:
             self._log.debug("step", what=type(event).__name__, phase=self.state.phase)
             self.publish_status()
             self._changed.set()
+            for tell in tuple(self.listeners):
+                tell()
         if (took := time.monotonic() - now) > SLOW_STEP:
             self._log.warning("a step was slow", took_ms=round(took * 1000, 1))
 
@@ -163,6 +175,11 @@ class GroupLoop:
     @property
     def restarts(self) -> int:
         return max(0, self._launches - 1)
+
+    @property
+    def begun(self) -> bool:
+        """A launch runs, is on its way, or follows one that ended: a relaunch after a fault is not a new beginning."""
+        return self.state.phase not in (Phase.IDLE, Phase.FAILED) or self._context.state.read(self.name).unfinished
 
     @property
     def processes_left(self) -> bool:

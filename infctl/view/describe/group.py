@@ -5,10 +5,13 @@ from __future__ import annotations
 from infctl.store.records import GroupSpec, GroupStatus
 from infctl.view.describe.look import MOST_ROWS, STREAM_HEADS, Look, count, stream_rows
 from infctl.view.describe.page import Page, Tone
+from infctl.view.drains import INTENT_HEADS, group_phase, intent_rows, why_held
 from infctl.view.humanize import duration
 
 MEANS = {
     "idle": "nothing runs and nothing is wanted",
+    "draining": "takes no new requests; those it has go on, then it stops",
+    "drained": "stopped on purpose; nothing starts it again until it is undrained",
     "claiming": "its daemon is taking a new launch and generation in etcd",
     "spawning": "its processes are being started",
     "loading": "the engine loads; every rank must be there before the canary is asked",
@@ -79,6 +82,7 @@ def describe(look: Look, name: str) -> Page:
     page.table("Faults of the last minutes, oldest first", ("LAUNCH", "GEN", "WHEN", "REASON", "EVIDENCE"),
                [(f.launch, str(f.generation), look.ago(f.at), f.reason, f.evidence or "-") for f in faults],
                right="GEN")  # fmt: skip
+    page.table("Intents", INTENT_HEADS, intent_rows(s, f"group/{name}", f"node/{node}"), right="STREAMS")
     page.table("Streams on this launch", STREAM_HEADS, stream_rows(look, live), right="TOKENS MOVES")
     look.tell(page, f"group/{name}")
     _advise(look, page, name, spec, status, suspected=bool(suspicions))
@@ -91,15 +95,18 @@ def _headline(look: Look, name: str, spec: GroupSpec | None, status: GroupStatus
         state = "Unknown" if spec else "Gone"
         why = "no daemon has said anything of it" if spec else "not wanted any more; only its generation is kept"
         return Page(address, state, Tone.WARN if spec else Tone.PLAIN, why)
-    phase = status.phase
+    phase = group_phase(look.snapshot, name)
     meaning = MEANS.get(phase, "")
     if status.reason:
         meaning = f"{meaning}; {status.reason}" + (f": {status.message}" if status.message else "")
     elif status.message:
         meaning = f"{meaning}; {status.message}"
+    elif held := why_held(look.snapshot, name):
+        meaning = f"{meaning}; {held}"
     if not look.node_is_heard(status.node):
         return Page(address, phase.capitalize(), Tone.BAD, f"when node/{status.node} was last heard; that is over")
-    tone = {"ready": Tone.GOOD, "failed": Tone.BAD, "idle": Tone.PLAIN}.get(phase, Tone.WARN)
+    tones = {"ready": Tone.GOOD, "failed": Tone.BAD, "idle": Tone.PLAIN, "drained": Tone.PLAIN}
+    tone = tones.get(phase, Tone.WARN)
     if phase == "ready" and name not in look.snapshot.endpoints:
         return Page(address, "Ready", Tone.BAD, "but its endpoint is not in etcd, so no request reaches it")
     if phase == "ready" and status.reason:
@@ -155,6 +162,8 @@ def _advise(
     if status is None:
         page.step(f"The daemon on {spec.node} has not taken it up; it does within seconds where it can.", *follow)
         return
+    if name in look.snapshot.holds:
+        page.step("It is held until it is undrained.", "infctl undrain", look.snapshot.holds[name].by)
     log = "The " + _words(f"infctl logs group/{name} --launch {status.launch}", status.launch, spec.node)
     if status.reason == "canary-failed":
         page.step("The engine answered otherwise than the pool knows. Same weights, same revision, same engine?",
@@ -163,8 +172,8 @@ def _advise(
         page.step(f"{status.hint[0].upper()}{status.hint[1:]}.")
     if status.phase == "failed":
         if not status.hint:
-            page.step("It starts again only after its specification changes, or after the daemon is restarted.",
-                      "infctl apply -f GROUP.yaml")  # fmt: skip
+            page.step("It starts again only after its specification changes, or when it is told to.",
+                      "infctl restart", f"group/{name}")  # fmt: skip
         page.step(log)
     elif status.phase == "ready" and status.reason:
         page.step("One class of evidence kills nothing: its daemon goes on asking, and says what it finds.",

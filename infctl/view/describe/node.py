@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infctl.view.describe.look import Look, count
 from infctl.view.describe.page import Page, Tone
+from infctl.view.drains import INTENT_HEADS, group_phase, intent_rows, node_phase
 from infctl.view.humanize import size
 
 
@@ -15,7 +16,7 @@ def describe(look: Look, name: str) -> Page:
     if lease is None:
         page = Page(address, "NotResponding", Tone.BAD, "its daemon's lease is gone; what runs there is not known")
     elif spec and spec.cordoned:
-        page = Page(address, "Cordoned", Tone.WARN, spec.reason)
+        page = Page(address, node_phase(s, name), Tone.WARN, spec.reason)
     else:
         page = Page(address, "Ready", Tone.GOOD, f"{count(len(groups), 'group')} placed here")
     if lease:
@@ -37,11 +38,13 @@ def describe(look: Look, name: str) -> Page:
     for group in groups:
         said = s.group_status.get(group)
         live = look.live_streams(launch=said.launch) if said and said.launch else []
-        state = said.phase.capitalize() if said else "Unknown"
+        state = group_phase(s, group).capitalize() if said else "Unknown"
         rows.append((group, state if lease else f"{state}?", (said.reason if said else "") or "-", s.groups[group].pool,
                      str(s.groups[group].ranks), str(said.processes if said else 0), str(len(live))))  # fmt: skip
     page.table("Groups", ("GROUP", "STATE", "REASON", "POOL", "RANKS", "PROCESSES", "STREAMS"), rows,
                right="RANKS PROCESSES STREAMS")  # fmt: skip
+    intents = intent_rows(s, address, *(f"group/{group}" for group in groups))
+    page.table("Intents", INTENT_HEADS, intents, right="STREAMS")
     look.tell(page, address, actor=address)
     _advise(look, page, name, groups)
     return page
@@ -56,9 +59,14 @@ def _advise(look: Look, page: Page, name: str, groups: list[str]) -> None:
         return
     spec = s.node_specs.get(name)
     if spec and spec.cordoned:
-        page.step("It takes no new groups until it is uncordoned.")
+        if spec.drain:
+            page.step("It and its groups come back when it is undrained.", "infctl undrain", f"node/{name}")
+        else:
+            page.step("It takes no new groups until it is uncordoned.", "infctl uncordon", f"node/{name}")
     for group in groups:
         said = s.group_status.get(group)
+        if group in s.holds:
+            continue
         if said is None or said.phase != "ready":
             page.step(
                 f"group/{group} is {said.phase if said else 'not taken up'}.", "infctl describe", f"group/{group}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from infctl.store.records import KnownAnswer
 from infctl.view.describe.look import Look, count
 from infctl.view.describe.page import Page, Tone
+from infctl.view.drains import group_phase
 from infctl.view.humanize import short
 
 
@@ -79,7 +80,7 @@ def _row(look: Look, name: str) -> tuple[str, ...]:
     s = look.snapshot
     status, generation = s.group_status.get(name), s.generations.get(name)
     node = s.groups[name].node
-    state = status.phase.capitalize() if status else "Unknown"
+    state = group_phase(s, name).capitalize() if status else "Unknown"
     heard = look.node_is_heard(node)
     return (
         name,
