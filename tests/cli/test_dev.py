@@ -76,11 +76,14 @@ def test_a_cluster_that_stays(dev: Run, tmp_path: Path) -> None:
     other = dev("dev", "up", "--engine", "sglang", XDG_CACHE_HOME=str(tmp_path / "empty"))
     assert other.returncode in (2, 6)
     # a daemon that was killed leaves its engines alone; down finds them all the same
+    states = (tmp_path / "s" / "infctl" / "dev" / "node" / "groups").glob("*.json")
+    held = [json.loads(state.read_text())["container"].partition(":")[2] for state in states]
     os.kill(before["noded"], signal.SIGKILL)
     down = dev("dev", "down")
     assert down.returncode == 0, down.stderr
     assert "gateway, etcd, 8 engine processes" in down.stdout
     assert living(tmp_path) == []
+    assert len(held) == 2 and not any(Path(place).exists() for place in held if place.startswith("/"))
     assert dev("dev", "down").stdout == "nothing was running\n"
     assert dev("get", "groups").returncode == 2  # the context is gone
 

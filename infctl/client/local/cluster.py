@@ -23,6 +23,7 @@ from infctl.adapters.etcd import EtcdStore
 from infctl.adapters.etcd_cluster import EmbeddedCluster
 from infctl.adapters.etcd_server import start_ticks
 from infctl.client.apply import apply_specs
+from infctl.client.local.containers import remove_containers
 from infctl.client.local.plan import GATEWAY, GROUPS, NODE, Engine, Layout, Profile, documents, profile
 from infctl.client.local.processes import ProcessBook, launched, send, wait_gone
 from infctl.client.specs import to_specs
@@ -105,6 +106,7 @@ class LocalCluster:
         for record in left:
             send(record, signal.SIGKILL)
         await wait_gone(left, 10.0)
+        await remove_containers(self.layout.node_state)
         stopped += await self.etcd.stop()
         if engines:
             stopped.append(f"{len(engines)} engine processes")
