@@ -129,11 +129,11 @@ async def test_a_planned_end_and_a_start_that_failed_are_told_too(cluster: Clust
     assert (planned["exit_code"], planned["signal"], planned["process"]) == (0, None, "")
 
     await cluster.apply(cluster.spec(model_path="/nonexistent/model"))
-    await cluster.status(reason="spawn-failed")
+    await cluster.status(reason="model-missing")
 
     async def told() -> dict[str, Any] | None:
         newest = (await launches(api))[0]
-        return newest if newest["reason"] == "spawn-failed" else None
+        return newest if newest["reason"] == "model-missing" else None
 
     failed = await until(told, 10.0, "the failed start is told")
     assert "/nonexistent/model does not exist" in failed["message"]

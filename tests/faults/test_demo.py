@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.command import hear_interrupts
+
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(150)]
 
 KEYS = [
@@ -124,16 +126,11 @@ def test_late_frames_alone_do_no_harm(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _hear_interrupts() -> None:
-    """A shell starts what it puts into the background deaf to SIGINT, and so these tests and their children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, code: int) -> None:
     argv = [sys.executable, "-m", "infctl.cli.entry", "demo", "--tokens", "200"]
     with open(tmp_path / "out", "wb") as out, open(tmp_path / "err", "wb") as err:
-        process = subprocess.Popen(argv, stdout=out, stderr=err, env=environment(tmp_path), preexec_fn=_hear_interrupts)
+        process = subprocess.Popen(argv, stdout=out, stderr=err, env=environment(tmp_path), preexec_fn=hear_interrupts)
     try:
         until = time.monotonic() + 60
         while len((tmp_path / "out").read_bytes()) < 20 and time.monotonic() < until:

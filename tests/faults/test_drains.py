@@ -20,6 +20,7 @@ from infctl.store.intent_records import Disruptions, Hold, Intent, IntentStatus
 from infctl.store.records import NodeSpec, PoolSpec
 from infctl.store.stamp import now_ms
 from tests.support.cluster import BIN, Cluster, running
+from tests.support.command import hear_interrupts
 from tests.support.witness import Seen, body, until, watch
 
 pytestmark = [pytest.mark.faults, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
@@ -389,7 +390,7 @@ async def test_ctrl_c_detaches_and_the_drain_goes_on(cluster: Cluster) -> None:
     _seen, task = await start(cluster, 200)
     process = await asyncio.create_subprocess_exec(
         "infctl", "drain", "group/a", "--yes", env={**cluster.env, "PATH": f"{BIN}:{cluster.env['PATH']}"},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, preexec_fn=hear_interrupts,
     )  # fmt: skip
     await stage(cluster, "finishing")
     process.send_signal(signal.SIGINT)

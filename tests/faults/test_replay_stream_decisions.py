@@ -9,8 +9,9 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from infctl.domain import group, request
+from infctl.domain import group, health, request
 from infctl.domain.group_events import GroupEvent
+from infctl.domain.health_events import HealthEvent
 from infctl.domain.request_events import RequestEvent
 from infctl_daemon.runtime.recorder import from_wire, to_wire
 from tests.support.cluster import running
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(90)]
 MACHINES: dict[str, tuple[type, Any, Any]] = {
     "request": (request.Request, RequestEvent, request.step),
     "group": (group.Group, GroupEvent, group.step),
+    "health": (health.Health, HealthEvent, health.step),
 }
 
 
@@ -30,6 +32,9 @@ def replay(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     state = from_wire((kind,), lines[0]["initial"])
     done: list[dict[str, Any]] = []
     for line in lines[1:]:
+        if "initial" in line:
+            state = from_wire((kind,), line["initial"])
+            continue
         state, effects = step(state, from_wire(get_args(events), line["event"]), line["now"])
         again = msgspec.json.decode(msgspec.json.encode([to_wire(e) for e in effects]))
         assert again == line["effects"], line["event"]

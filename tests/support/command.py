@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from typing import Protocol
+
+
+def hear_interrupts() -> None:
+    """For `preexec_fn`. A shell starts what it puts into the background deaf to SIGINT, and so tests and children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Run(Protocol):

@@ -80,6 +80,7 @@ class Agent:
         self._loops: dict[str, GroupLoop] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._unreadable: set[str] = set()
+        self._limits = settings.limits
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
         self.synced = asyncio.Event()
@@ -106,7 +107,7 @@ class Agent:
                 node=s.node,
                 store=store,
                 keys=keys,
-                limits=s.limits,
+                limits=self._limits,
                 claims=Claims(store, keys, s.node, spare),
                 events=EventWriter(store, keys, s.node),
                 status=StatusWriter(store),
@@ -169,7 +170,9 @@ class Agent:
         kept = replace(limits, lease_ttl=self._settings.limits.lease_ttl)
         if problems := kept.problems():
             raise ConfigError("; ".join(sentence for _, sentence in problems))
-        self._context.limits = kept
+        self._limits = kept
+        if hasattr(self, "_context"):  # else they are there when it is made
+            self._context.limits = kept
 
     def _start(self, *works: Any) -> None:
         for work in works:
