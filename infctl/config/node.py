@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from infctl.config.check import Part, legal_name
+from infctl.config.host_address import LOOPBACK, host_address
 from infctl.config.limits import LimitsPart
 from infctl.config.read_api_part import ReadApiPart
 from infctl.config.store_tls_part import EtcdTlsPart
 from infctl.domain.model import Limits
 
 Name = Annotated[str, AfterValidator(legal_name)]
+HostAddress = Annotated[str, AfterValidator(host_address)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -26,6 +28,7 @@ def default_node_name() -> str:
 class NodeConfig(Part):
     """`infctl-noded --config`. Engines outlive the daemon, unless `stop_groups_on_exit`.
 
+    `address` is where engines listen and how other hosts reach them; loopback: only gateways of this host do.
     `container` is what holds the processes of a launch together; `auto` is the best of them that works here.
     """
 
@@ -33,6 +36,7 @@ class NodeConfig(Part):
     kind: Literal["NodeConfig"] = "NodeConfig"
     cluster: Name = "default"
     node: Name = Field(default_factory=default_node_name)
+    address: HostAddress = LOOPBACK
     endpoints: list[str] = Field(default_factory=list)
     etcd_tls: EtcdTlsPart = Field(default_factory=EtcdTlsPart)
     state_dir: str = "/var/lib/infctl/node"

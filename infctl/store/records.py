@@ -14,12 +14,14 @@ from infctl.store.codec import Record
 
 
 class NodeLease(Record, frozen=True, kw_only=True):
-    """`nodes/<node>/lease`, leased by the daemon. `address` is the URL of its read-only API."""
+    """`nodes/<node>/lease`, leased by the daemon. `address` is the URL of its read-only API, `engines_at` the IP
+    address that its engines listen on."""
 
     node: str
     boot_id: str
     incarnation: str
     address: str = ""
+    engines_at: str = ""
     version: str = ""
     started_at: str = ""
 

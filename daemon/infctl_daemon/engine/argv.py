@@ -101,11 +101,12 @@ def build(
     port: int,
     rendezvous: int,
     config: Path,
+    address: str = "127.0.0.1",
     host: int = 0,
     leader: str = "",
 ) -> Command:
-    """The command of one launch on the `host`-th of its hosts; `leader` is the address of the first where there are
-    several. Raises ConfigError for arguments that are refused or an engine that is unknown.
+    """The command of one launch on the `host`-th of its hosts, which is at `address`; `leader` is the address of the
+    first where there are several. Raises ConfigError for arguments that are refused or an engine that is unknown.
     """
     problems = [why for _, why in refused(spec.engine_args)]
     if spec.engine not in _MODULE:
@@ -118,7 +119,7 @@ def build(
         raise ConfigError("; ".join(problems))
     argv = [spec.python or sys.executable, "-m", _MODULE[spec.engine]]
     argv += ["--model-path", spec.model_path, "--served-model-name", served_model, "--weight-version", revision]
-    argv += ["--host", "127.0.0.1", "--port", str(port)]
+    argv += ["--host", address, "--port", str(port)]
     argv += _parallel(spec, rendezvous, host, leader)
     argv += _caps(spec, rendezvous)
     if spec.deterministic:

@@ -95,7 +95,8 @@ def _rebuilt(context: Context, state: GroupState) -> Launch:
     if spec is None or pool is None or model is None or not isinstance(key, str):
         raise Lost(Cause.DAEMON_RESTARTED, f"{path} or the record of what was started is gone")
     launch = Launch(state.launch, spec, pool, state.generation, lease=state.lease, api_key=key, model=model)
-    launch.port, launch.started, launch.key_path = state.port, state.started, path
+    launch.address, launch.port = state.address, state.port
+    launch.started, launch.key_path = state.started, path
     launch.checked = state.stage == "checked"
     give_engine(context, launch, model).resume(tuple(state.answer), context.store, context.keys)
     return launch

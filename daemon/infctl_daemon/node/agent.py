@@ -17,6 +17,7 @@ import msgspec
 import psutil
 
 from infctl.adapters.etcd import EtcdStore
+from infctl.config.host_address import LOOPBACK
 from infctl.config.read_api import ReadApi
 from infctl.domain import group_events as ev
 from infctl.domain.causes import Cause
@@ -62,6 +63,7 @@ class Settings:
     node: str
     state_dir: Path
     run_dir: Path
+    address: str = LOOPBACK  # of our engines, for gateways and the other hosts of a group
     limits: Limits = Limits()
     container: Kind | None = None  # what holds the processes of a launch; None: the best that works here
     stop_groups: bool = False  # on the way out; else they run on, for the next life of the daemon
@@ -99,12 +101,13 @@ class Agent:
         )
         self._membership = Membership(
             store, keys, s.node, s.limits.lease_ttl, self._log, self._lease_held, self._lease_ended,
-            earlier=state.lease, keep=state.keep_lease,
+            earlier=state.lease, keep=state.keep_lease, engines_at=s.address,
         )  # fmt: skip
         spare = SpareLease(store)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as http:
             self._context = Context(
                 node=s.node,
+                address=s.address,
                 store=store,
                 keys=keys,
                 limits=self._limits,

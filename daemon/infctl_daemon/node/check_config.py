@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from infctl.config.host_address import host_address
 from infctl.config.node import NodeConfig
+from infctl.domain.errors import ConfigError
 from infctl.domain.ids import check_name
 from infctl_daemon.node.api_options import read_api
 from infctl_daemon.runtime.etcd_options import find_etcd
@@ -15,6 +17,7 @@ DEFAULT_FILE = "/etc/infctl/node.yaml"
 FLAGS = {
     "cluster": "cluster",
     "node": "node",
+    "address": "address",
     "stateDir": "state_dir",
     "runDir": "run_dir",
     "stopGroupsOnExit": "stop_groups_on_exit",
@@ -33,7 +36,16 @@ def check(arguments: argparse.Namespace, file: str) -> Checked[NodeConfig]:
         (
             lambda config: check_name(arguments.cluster or config.cluster, "cluster"),
             lambda config: check_name(arguments.node or config.node, "node"),
+            lambda config: chosen_address(arguments, config),
             lambda config: find_etcd(arguments, config),
             lambda config: read_api(arguments, config),
         ),
     )
+
+
+def chosen_address(args: argparse.Namespace, config: NodeConfig) -> str:
+    """Raises ConfigError."""
+    try:
+        return host_address(args.address) if args.address else config.address
+    except ValueError as error:
+        raise ConfigError(f"--address: {error}") from None

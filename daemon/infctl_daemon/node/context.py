@@ -45,6 +45,7 @@ class Context:
     """Made once by the agent."""
 
     node: str
+    address: str  # our engines listen there
     store: Store
     keys: Keys
     limits: Limits

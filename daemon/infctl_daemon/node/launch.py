@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from infctl.config.host_address import LOOPBACK, in_url
 from infctl.domain.errors import ConfigError, StartFailed
 from infctl.store.records import GroupSpec, PoolSpec
 from infctl_daemon.engine import argv as command_line
@@ -63,6 +64,7 @@ class Launch:
     lease: int = 0  # the node's, when the generation was taken
     api_key: str = field(default_factory=_new_key)
     model: Identity | None = None
+    address: str = LOOPBACK
     port: int = 0
     engine: Engine | None = None
     canary: Canary | None = None
@@ -80,7 +82,7 @@ class Launch:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{in_url(self.address)}:{self.port}"
 
     @property
     def titles(self) -> list[str]:
@@ -119,10 +121,12 @@ async def prepare(context: Context, launch: Launch) -> command_line.Command:
         identity.identify, spec.model_path, spec.tokenizer, spec.revision, spec.context_length
     )
     count = context.state.read(spec.name).count
+    launch.address = context.address
+    if not ports.is_ours(launch.address):
+        raise StartFailed(f"{launch.address} is no address of this host: see address in node.yaml")
     launch.port = await _port(context, spec)
-    rendezvous = next(
-        (p for i in range(40) if ports.is_free(p := command_line.rendezvous_port(launch.port, count + i))), 0
-    )
+    tries = (command_line.rendezvous_port(launch.port, count + i) for i in range(command_line.RENDEZVOUS_PORTS))
+    rendezvous = next((p for p in tries if ports.is_free(p, launch.address)), 0)
     if not rendezvous:
         raise StartFailed(f"no free rendezvous port above {launch.port}", reason="PortTaken")
     launch.key_path = key_path(context, launch.name)
@@ -132,6 +136,7 @@ async def prepare(context: Context, launch: Launch) -> command_line.Command:
         revision=launch.model.revision,
         launch=launch.name,
         port=launch.port,
+        address=launch.address,
         rendezvous=rendezvous,
         config=launch.key_path,
     )
@@ -152,13 +157,13 @@ def give_engine(context: Context, launch: Launch, model: Identity) -> Canary:
 async def _port(context: Context, spec: GroupSpec) -> int:
     """The group's fixed port, the one it had, or a free one. Raises StartFailed when it is taken."""
     wanted = spec.port or context.ports.get(spec.name) or context.state.read(spec.name).port
-    if wanted and await ports.wait_free(wanted, PORT_WAIT if spec.port else 1.0):
+    if wanted and await ports.wait_free(wanted, PORT_WAIT if spec.port else 1.0, context.address):
         port = wanted
     elif spec.port:
         raise StartFailed(f"port {spec.port} is taken by another process", reason="PortTaken")
     else:
         others = {p for g, p in context.ports.items() if g != spec.name}
-        port = ports.choose(f"{context.state_dir}/{spec.name}", others)
+        port = ports.choose(f"{context.state_dir}/{spec.name}", others, context.address)
         if not port:
             raise StartFailed(f"no free port between {ports.FIRST} and {ports.LAST}", reason="PortTaken")
     context.ports[spec.name] = port
@@ -215,6 +220,7 @@ def _recorded(context: Context, launch: Launch) -> GroupState:
         launch=launch.name,
         boot_id=procfs.boot_id(),
         port=launch.port,
+        address=launch.address,
         count=context.state.read(launch.spec.name).count,
         processes=[Process(w.ident.pid, w.ident.start, w.title, w.parent) for w in (*main, *rest)],
         stage=("checked" if launch.checked else "started") if living else "",

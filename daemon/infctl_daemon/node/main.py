@@ -23,7 +23,7 @@ from infctl.domain.errors import Conflict, InfctlError
 from infctl.domain.ids import check_name
 from infctl_daemon.node.agent import STOP_DEADLINE, Agent, Settings
 from infctl_daemon.node.api_options import read_api
-from infctl_daemon.node.check_config import DEFAULT_FILE, check
+from infctl_daemon.node.check_config import DEFAULT_FILE, check, chosen_address
 from infctl_daemon.runtime import log
 from infctl_daemon.runtime.console import complain
 from infctl_daemon.runtime.etcd_options import add_etcd_options, find_etcd
@@ -62,6 +62,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_etcd_options(parser)
     parser.add_argument("--cluster")
     parser.add_argument("--node", help="this host's name in the cluster")
+    parser.add_argument(
+        "--address", metavar="IP", help="engines listen here, other hosts reach them (default 127.0.0.1)"
+    )
     parser.add_argument("--state-dir", type=Path, help="kept over restarts: generations, logs of engines")
     parser.add_argument("--run-dir", type=Path, help="not kept over a reboot: key files")
     parser.add_argument(
@@ -81,6 +84,7 @@ def settings(args: argparse.Namespace) -> Settings:
         etcd=find_etcd(args, config),
         cluster=check_name(args.cluster or config.cluster, "cluster"),
         node=check_name(args.node or config.node, "node"),
+        address=chosen_address(args, config),
         state_dir=Path(args.state_dir or config.state_dir).absolute(),
         run_dir=Path(args.run_dir or config.run_dir).absolute(),
         limits=config.limits,

@@ -44,6 +44,7 @@ class Membership:
         ended: Callable[[], None],
         earlier: int = 0,
         keep: Callable[[int], None] = lambda lease: None,
+        engines_at: str = "",
     ) -> None:
         """`earlier` is the lease of an earlier life; `keep` writes ours down for a later one, and may block."""
         self._store = store
@@ -59,7 +60,12 @@ class Membership:
         self._moved = asyncio.Event()
         self.lease = 0
         self.record = NodeLease(
-            node=node, boot_id=boot_id(), incarnation=os.urandom(4).hex(), version=__version__, started_at=now_text()
+            node=node,
+            boot_id=boot_id(),
+            incarnation=os.urandom(4).hex(),
+            engines_at=engines_at,
+            version=__version__,
+            started_at=now_text(),
         )
 
     async def run(self) -> None:

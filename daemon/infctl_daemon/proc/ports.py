@@ -10,12 +10,14 @@ import socket
 import zlib
 from collections.abc import Collection
 
+LOOPBACK = "127.0.0.1"
 FIRST, LAST, STEP = 12000, 21999, 300
 
 
-def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Nobody listens on the port. Sockets in TIME_WAIT do not count."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+def is_free(port: int, host: str = LOOPBACK) -> bool:
+    """Nobody listens on the port of this address, or of all. Sockets in TIME_WAIT do not count."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
@@ -25,18 +27,23 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-async def wait_free(port: int, timeout: float) -> bool:
+def is_ours(host: str) -> bool:
+    """The address is one of this host's, at this moment."""
+    return is_free(0, host)
+
+
+async def wait_free(port: int, timeout: float, host: str = LOOPBACK) -> bool:
     """The port becomes free within `timeout` seconds: after SIGKILL the kernel may hold it for a moment."""
     loop = asyncio.get_running_loop()
     until = loop.time() + timeout
-    while not is_free(port):
+    while not is_free(port, host):
         if loop.time() >= until:
             return False
         await asyncio.sleep(0.1)
     return True
 
 
-def choose(seed: str, taken: Collection[int]) -> int:
+def choose(seed: str, taken: Collection[int], host: str = LOOPBACK) -> int:
     """A free base port, at least STEP apart from the others, which may be fixed ones between our slots; 0: none.
 
     `seed` (state folder and group) decides where the search starts, so that daemons which share a machine rarely
@@ -46,6 +53,6 @@ def choose(seed: str, taken: Collection[int]) -> int:
     start = zlib.crc32(seed.encode()) % slots
     for i in range(slots):
         port = FIRST + (start + i) % slots * STEP
-        if all(abs(port - other) >= STEP for other in taken) and is_free(port):
+        if all(abs(port - other) >= STEP for other in taken) and is_free(port, host):
             return port
     return 0

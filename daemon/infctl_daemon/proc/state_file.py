@@ -34,7 +34,8 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     `stage` says how far the launch came: "claimed" (it may have been started, unseen), "started", "checked" (its
     canary passed), or "" once it has ended. `lease` is the node's lease that its generation was taken under; `spec`,
     `pool`, `model` and `answer` are what it was started with, so that it can be taken over while the store is away.
-    `container` is the name of what holds its processes together (`proc.container`).
+    `address` and `port` are where its engine listens. `container` is the name of what holds its processes together
+    (`proc.container`).
     """
 
     v: int = 1
@@ -43,6 +44,7 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     launch: str = ""
     boot_id: str = ""
     port: int = 0
+    address: str = "127.0.0.1"
     count: int = 0  # launches ever, for the rendezvous port
     processes: list[Process] = msgspec.field(default_factory=list)
     stage: str = ""
