@@ -202,7 +202,9 @@ def classify(seen: Evidence) -> Cause:
     if seen.wrong_answer:
         return Cause.CANARY_FAILED
     if len(seen.bad) >= 2:
-        return Cause.HANG if Kind.PROGRESS in seen.bad else Cause.TIMEOUT
+        if Kind.PROGRESS in seen.bad:
+            return Cause.HANG
+        return Cause.HOST_LOST if Kind.MEMBERSHIP in seen.bad else Cause.TIMEOUT
     if seen.shed:
         return Cause.OVERLOADED
     if seen.cut:

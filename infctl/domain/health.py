@@ -5,6 +5,7 @@
                its stamps move                    the scheduler stands still          progress
     model      /ready, weights, ranks             the engine says so itself           -  (never a reason to kill)
     canary     a few tokens, compared             silent: the data path is blocked    data path
+    (told)     rank keys of the other hosts       one went: its daemon, or the host   membership
                                                   wrong: it serves nonsense           -
 
 Kept true: one class takes the launch out of routing and kills nothing; two classes end it, after a last look at the
@@ -96,7 +97,8 @@ class Streak:
 class Health:
     """One launch. `second`: the other class of evidence, while the heartbeat has the last word. `told`: the doubt that
     was last said, None for none. `busy_at`, `full_at`: when it was last seen with other requests, with no room.
-    `answered`: suspicions after which our own question was answered rightly; they count no more."""
+    `answered`: suspicions after which our own question was answered rightly; they count no more. `lost`: hosts whose
+    part the store does not have."""
 
     launch: str
     policy: HealthPolicy = HealthPolicy()
@@ -105,6 +107,7 @@ class Health:
     canary: Streak = Streak(Reason.RIGHT)
     progress: Progress = Progress(stall=2.0)
     suspected: tuple[ev.Suspicion, ...] = ()
+    lost: tuple[str, ...] = ()
     answered: tuple[ev.Suspicion, ...] = ()
     second: str = ""
     wrong: int = 0
@@ -154,6 +157,14 @@ def step(health: Health, event: HealthEvent, now: float) -> Step:
                 news, then = _ask(news, Layer.CANARY)
                 effects = (*first, *then)
             health = _confirm(news, _data_path(news), now)
+        case ev.HostsSeen(lost):
+            news = replace(health, lost=lost)
+            if set(lost) - set(health.lost):
+                # is it only the host's daemon that is away, or does the engine feel it?
+                news, first = _ask(news, Layer.PROCESS)
+                news, then = _ask(news, Layer.CANARY)
+                effects = (*first, *then)
+            health = _confirm(news, _membership(news), now)
     return _judge(health, effects, now)
 
 
@@ -183,7 +194,7 @@ def _polled(health: Health, event: ev.Polled, now: float) -> Step:
             return health, effects
         both = Evidence(bad=frozenset({Kind.PROGRESS, Kind.DATA_PATH}))
         return _end(health, classify(both), f"{health.progress.evidence(now)}; {before}")
-    health = _confirm(health, _data_path(health), now)
+    health = _confirm(health, _data_path(health) or _membership(health), now)
     if health.second:
         return health, (*effects, ev.Wait(Layer.PROCESS, 0.0))
     health, asked = _ask(health, Layer.CANARY)
@@ -218,6 +229,9 @@ def _silent(health: Health, why: str, now: float) -> Step:
     if health.canary.reason is not Reason.WRONG and not _lately(health, health.full_at, now):
         canary = health.canary.failed(health.policy.canary, Reason.CANARY_SILENT, why)
         health = replace(health, canary=canary)
+        if health.lost and not canary.good and not health.hold:
+            both = Evidence(bad=frozenset({Kind.MEMBERSHIP, Kind.DATA_PATH}))
+            return _end(health, classify(both), f"{_membership(health)}; canary: {why}")
     return _answered(health, Layer.CANARY)
 
 
@@ -231,6 +245,10 @@ def _confirm(health: Health, second: str, now: float) -> Health:
 def _data_path(health: Health) -> str:
     open_ones = [f"{s.gateway} saw {s.kind}" for s in health.suspected if s not in health.answered]
     return "data path: " + ", ".join(open_ones) if open_ones else ""
+
+
+def _membership(health: Health) -> str:
+    return f"membership: the store has lost the part of {', '.join(health.lost)}" if health.lost else ""
 
 
 def _lately(health: Health, at: float | None, now: float) -> bool:
@@ -288,6 +306,8 @@ def doubt(health: Health, now: float) -> tuple[Reason, str] | None:
         return Reason.WRONG, health.canary.why
     if health.progress.suspect(now):
         return Reason.STANDS_STILL, health.progress.why
+    if health.lost:
+        return Reason.HOST_LOST, _membership(health)
     for streak in (health.model, health.canary, health.process):
         if not streak.good:
             return streak.reason, streak.why

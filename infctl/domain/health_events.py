@@ -31,6 +31,7 @@ class Reason(StrEnum):
     WRONG = "WrongAnswer"
     CANARY_SILENT = "CanarySilent"
     HELD = "Held"
+    HOST_LOST = "HostLost"
 
 
 # it seems to stand still and may only be busy; everything else says that what it gives is no good
@@ -115,7 +116,16 @@ class Suspected:
     by: tuple[Suspicion, ...]
 
 
-HealthEvent = Began | Due | Polled | ModelSeen | CanaryAnswered | CanaryShed | CanarySilent | Suspected | Unasked
+@dataclass(frozen=True, slots=True)
+class HostsSeen:
+    """Of a launch over several hosts: those whose part the store does not have now."""
+
+    lost: tuple[str, ...]
+
+
+HealthEvent = (
+    Began | Due | Polled | ModelSeen | CanaryAnswered | CanaryShed | CanarySilent | Suspected | Unasked | HostsSeen
+)
 
 
 @dataclass(frozen=True, slots=True)

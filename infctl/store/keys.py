@@ -65,6 +65,10 @@ class Keys:
     def group_launch(self, group: str, launch: str) -> str:
         return f"{self.groups}{group}/launches/{launch}"
 
+    def launch_plan(self, group: str, launch: str) -> str:
+        """What every host of a launch over several hosts starts; it goes with the launch's record."""
+        return f"{self.group_launch(group, launch)}/plan"
+
     def group_rank(self, group: str, launch: str, host: str) -> str:
         return f"{self.groups}{group}/ranks/{launch}/{host}"
 

@@ -158,6 +158,10 @@ class GroupSpec(Record, frozen=True, kw_only=True):
         return self.tp * self.pp * self.dp
 
     @property
+    def ranks_per_host(self) -> int:
+        return self.ranks // len(self.placement)
+
+    @property
     def placement(self) -> tuple[Host, ...]:
         """Every host, the owner first."""
         return tuple(self.hosts) or (Host(node=self.node),)
@@ -183,6 +187,42 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     ended_at: str = ""
     ended_by: str = ""
     ended_why: str = ""
+
+
+class LaunchPlan(Record, frozen=True, kw_only=True):
+    """`groups/<g>/launches/<launch>/plan`, durable until the launch is replaced: what every host of it starts.
+
+    `leader` is the IP address of node-rank 0, whose engine answers at `url`; its ranks meet at `rendezvous` there.
+    """
+
+    launch: str
+    group: str
+    owner: str
+    spec: GroupSpec
+    served_model: str
+    revision: str
+    leader: str
+    rendezvous: int
+    url: str
+    at: str = ""
+
+
+class RankPart(Record, frozen=True, kw_only=True):
+    """`groups/<g>/ranks/<launch>/<node>`, leased by that host: its part of a launch over several hosts.
+
+    `state` is loading, loaded or stuck; `ranks` were seen of the `wanted` ones.
+    """
+
+    launch: str
+    group: str
+    node: str
+    node_rank: int
+    state: str
+    pid: int = 0
+    ranks: int = 0
+    wanted: int = 0
+    message: str = ""
+    at: str = ""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):

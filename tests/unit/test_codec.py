@@ -117,9 +117,12 @@ def test_no_bytes_raise_anything_but_bad_record(value: bytes) -> None:
             continue
 
 
+SPEC = GroupSpec(name="g", pool="p", node="n", model_path="/m", max_running=1, max_queued=1)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)
 def test_every_record_needs_only_its_required_fields_and_round_trips(kind: type[Record]) -> None:
-    samples: dict[Any, Any] = {str: "x", int: 1, list[int]: [1], float: 1.0}
+    samples: dict[Any, Any] = {str: "x", int: 1, list[int]: [1], float: 1.0, GroupSpec: SPEC}
     given = {f.name: samples[f.type] for f in msgspec.structs.fields(kind) if f.required}
     record = kind(**given)
     assert decode(kind, encode(record)) == record

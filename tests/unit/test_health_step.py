@@ -60,6 +60,46 @@ def test_a_healthy_launch_is_never_spoken_of() -> None:
     assert all(f.holds for f in findings(course.health, course.now))
 
 
+# several hosts
+def test_a_lost_host_alone_takes_out_of_routing_and_kills_nothing_however_long_it_lasts() -> None:
+    course = Course()
+    course.feed(ev.HostsSeen(("b",)))
+    assert course.asks(Layer.CANARY)
+    for _ in range(50):
+        course.feed(ev.CanaryAnswered(8, 8))
+        course.polls(5, running=3)
+    assert course.reasons == ["HostLost"]
+    course.feed(ev.HostsSeen(()))
+    assert course.reasons == ["HostLost", "Trust"]
+
+
+def test_a_lost_host_and_a_scheduler_that_stands_still_end_it_after_a_last_look() -> None:
+    course = Course()
+    course.feed(ev.HostsSeen(("b",)))
+    course.polls(2, moves=False, running=2)
+    assert not course.health.over
+    course.polls(1, moves=False, running=2)
+    end = course.said[-1]
+    assert isinstance(end, ev.End) and end.cause is Cause.HANG and "part of b" in end.evidence
+
+
+def test_a_lost_host_and_silent_canaries_end_an_idle_launch() -> None:
+    course = Course()
+    course.feed(ev.HostsSeen(("b",)), ev.CanarySilent("no answer within 4 s"))
+    assert not course.health.over
+    course.polls(1)
+    course.feed(ev.Due(Layer.CANARY), ev.CanarySilent("no answer within 4 s"))
+    end = course.said[-1]
+    assert isinstance(end, ev.End) and end.cause is Cause.HOST_LOST and "canary" in end.evidence
+
+
+def test_nothing_ends_for_a_lost_host_while_half_of_the_groups_look_bad() -> None:
+    course = Course()
+    course.polls(1, hold=True)
+    course.feed(ev.HostsSeen(("b",)), ev.CanarySilent("late"), ev.Due(Layer.CANARY), ev.CanarySilent("late"))
+    assert course.said == []
+
+
 # busy or stuck
 def test_a_scheduler_that_stands_still_leaves_routing_at_the_stall_time_and_the_canary_is_asked() -> None:
     course = Course()
@@ -342,6 +382,7 @@ def test_every_event_is_known_here() -> None:
     """A new kind of event needs a decision; this list makes that noticed."""
     assert {k.__name__ for k in get_args(HealthEvent)} == {
         "Began", "Due", "Polled", "ModelSeen", "CanaryAnswered", "CanaryShed", "CanarySilent", "Suspected", "Unasked",
+        "HostsSeen",
     }  # fmt: skip
 
 

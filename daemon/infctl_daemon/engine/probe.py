@@ -61,6 +61,17 @@ class Engine:
         except (aiohttp.ClientError, OSError) as error:
             raise NotReady(f"{path}: {type(error).__name__}: {error}") from None
 
+    async def answers(self, timeout: float = 1.0) -> int:
+        """The status of `/health`: whether there is an engine at all, whatever state it is in. Raises NotReady."""
+        return (await self._ask("GET", "/health", timeout))[0]
+
+    async def there(self, timeout: float = 1.0) -> bool:
+        """Its HTTP server runs. Where ranks alone run (node-rank 1 and up) it starts when they have loaded."""
+        try:
+            return await self.answers(timeout) == 200
+        except NotReady:
+            return False
+
     async def ready(self, timeout: float = 1.0) -> bool:
         """The engine has loaded and warmed up. Says nothing about a stuck scheduler."""
         try:

@@ -15,11 +15,12 @@ import yaml
 
 from infctl.domain.causes import Cause
 from infctl.domain.errors import StartFailed
-from infctl.store.records import GroupSpec, PoolSpec
+from infctl.store.records import GroupSpec, LaunchPlan, PoolSpec
 from infctl_daemon.engine import roles
 from infctl_daemon.engine.identity import Identity
 from infctl_daemon.node.context import Context
-from infctl_daemon.node.launch import Launch, found, give_engine, key_path, record, tree_of
+from infctl_daemon.node.launch import Launch, found, record, tree_of
+from infctl_daemon.node.prepare import give_engine, key_path
 from infctl_daemon.proc import procfs
 from infctl_daemon.proc.container import Container
 from infctl_daemon.proc.pidfd import Tree, Watched
@@ -95,6 +96,7 @@ def _rebuilt(context: Context, state: GroupState) -> Launch:
     if spec is None or pool is None or model is None or not isinstance(key, str):
         raise Lost(Cause.DAEMON_RESTARTED, f"{path} or the record of what was started is gone")
     launch = Launch(state.launch, spec, pool, state.generation, lease=state.lease, api_key=key, model=model)
+    launch.node_rank, launch.plan = state.node_rank, _converted(state.plan, LaunchPlan)
     launch.address, launch.port = state.address, state.port
     launch.started, launch.key_path = state.started, path
     launch.checked = state.stage == "checked"

@@ -28,7 +28,16 @@ from infctl.ports.store import Store
 from infctl.store.codec import BadRecord, decode, encode
 from infctl.store.intent_records import Hold
 from infctl.store.keys import Keys
-from infctl.store.records import FaultNotice, GroupSpec, NodeSpec, NodeStatus, PoolSpec, Suspicion
+from infctl.store.records import (
+    FaultNotice,
+    GroupSpec,
+    NodeLease,
+    NodeSpec,
+    NodeStatus,
+    PoolSpec,
+    RankPart,
+    Suspicion,
+)
 from infctl.store.stamp import now_text
 from infctl_daemon.node.api import ReadApiServer
 from infctl_daemon.node.api_facts import Facts
@@ -39,8 +48,10 @@ from infctl_daemon.node.group_loop import GroupLoop, policy, recorded_policy
 from infctl_daemon.node.intents import Intents
 from infctl_daemon.node.launch import digest
 from infctl_daemon.node.leases import SpareLease
+from infctl_daemon.node.members import Members
 from infctl_daemon.node.membership import Membership
 from infctl_daemon.node.observer import Observer
+from infctl_daemon.node.rank_keys import RankKeys
 from infctl_daemon.node.status import StatusWriter
 from infctl_daemon.node.unsupported import unsupported
 from infctl_daemon.proc import choose
@@ -91,10 +102,10 @@ class Agent:
         s, keys, store = self._settings, self._keys, self._store
         for folder in (s.state_dir, s.run_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        state = StateFile(s.state_dir)
+        state, parts = StateFile(s.state_dir), StateFile(s.state_dir / "parts")
         containers = await choose.choose(s.state_dir, s.run_dir, [s.container] if s.container else choose.KINDS)
         self._log.info("processes of a launch are held by", container=containers.text)
-        states = [state.read(group) for group in state.groups()]
+        states = [file.read(group) for file in (state, parts) for group in file.groups()]
         driver = containers.driver
         await choose.sweep(
             driver, {s.container for s in states} | {driver.name_of(s.launch) for s in states if s.launch}
@@ -114,6 +125,7 @@ class Agent:
                 claims=Claims(store, keys, s.node, spare),
                 events=EventWriter(store, keys, s.node),
                 status=StatusWriter(store),
+                rank_keys=RankKeys(store, keys, lambda: self._membership.lease),
                 state=state,
                 state_dir=s.state_dir,
                 run_dir=s.run_dir,
@@ -123,6 +135,7 @@ class Agent:
                 containers=containers,
                 lease=lambda: self._membership.lease,
             )
+            self._members = Members(replace(self._context, state=parts))
             self._api = self._read_api()
             self._intents = Intents(self._context, self._loops.get, self._let_go)
             try:
@@ -135,6 +148,7 @@ class Agent:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
                 for loop in self._loops.values():
                     await loop.close()
+                await self._members.close()
                 self._context.recorder.close()
                 await store.close()
 
@@ -143,11 +157,12 @@ class Agent:
         for group in context.state.groups():
             if (earlier := context.state.read(group)).unfinished:
                 self._loop(group, recorded_policy(earlier.spec))  # taken over, or ended, store or no store
+        self._members.remember()
         keys = self._keys
-        own = keys.node_spec(context.node)
-        prefixes = (own, keys.pools, keys.groups, keys.faults, keys.suspicions, keys.intents)
+        prefixes = (keys.nodes, keys.pools, keys.groups, keys.faults, keys.suspicions, keys.intents)
         observer = Observer(self._store, prefixes, self._log, self._changed)
         self._start(spare.keep(), context.events.run(), context.status.run(), self._membership.run())
+        self._start(context.rank_keys.run())
         self._start(self._observe(observer), self._api.run())
         stopping = asyncio.ensure_future(self.stop.wait())
         try:
@@ -197,6 +212,7 @@ class Agent:
         revision = await observer.list()
         self.synced.set()
         self._end_unwanted()
+        self._members.begin()
         self._say_node()
         self._intents.begin()
         await observer.follow(revision)
@@ -219,6 +235,7 @@ class Agent:
         return self._loops[group]
 
     def _lease_held(self, lease: int) -> None:
+        self._context.rank_keys.leased()
         for loop in self._loops.values():
             loop.post(ev.LeaseHeld(lease))
 
@@ -228,15 +245,24 @@ class Agent:
 
     def _changed(self, key: str, value: bytes | None, revision: int) -> None:
         """One key that somebody else wrote or removed."""
+        parts = self._keys.parts(key)
         try:
-            match self._keys.parts(key):
+            self._members.changed(parts, value)
+            match parts:
                 case ("groups", group, "spec"):
                     self._group_changed(group, value, revision)
                     self._intents.look()
                 case ("groups", group, "hold"):
                     self._hold_changed(group, value)
-                case ("nodes", node, "spec") if node == self._settings.node:
-                    self._node_changed(value)
+                case ("nodes", node, "spec"):
+                    self._node_changed(node, value)
+                case ("nodes", node, "lease"):
+                    self._lease_changed(node, value)
+                case ("groups", group, "ranks", launch, node):
+                    part = decode(RankPart, value) if value is not None else None
+                    self._context.world.set_part(launch, node, part)
+                    if group in self._loops:
+                        self._loops[group].executor.hosts_changed(launch)
                 case ("intents", *name):
                     self._intents.changed(tuple(name), value)
                 case ("pools", pool, "spec"):
@@ -274,13 +300,23 @@ class Agent:
         if group in self._context.world.specs:
             self._apply(self._context.world.specs[group][0])
 
-    def _node_changed(self, value: bytes | None) -> None:
+    def _node_changed(self, node: str, value: bytes | None) -> None:
         world = self._context.world
-        before = world.cordoned
-        world.cordoned = decode(NodeSpec, value).cordoned if value is not None else False
-        if before and not world.cordoned:
-            for group in list(world.specs):
-                self._let_go(group)
+        if value is not None and decode(NodeSpec, value).cordoned:
+            world.cordons.add(node)
+        elif node in world.cordons:
+            world.cordons.discard(node)
+            for group, (spec, _) in list(world.specs.items()):
+                if node in {host.node for host in spec.placement}:
+                    self._let_go(group)
+        world.cordoned = self._settings.node in world.cordons
+
+    def _lease_changed(self, node: str, value: bytes | None) -> None:
+        nodes = self._context.world.nodes
+        if value is None:
+            nodes.pop(node, None)
+        else:
+            nodes[node] = decode(NodeLease, value)
 
     def _let_go(self, group: str) -> None:
         """Nothing of ours keeps the group any more: what its specification says holds again."""
@@ -308,8 +344,9 @@ class Agent:
             loop.post(ev.GroupHeld(held.state))
             loop.hold(f"{held.state} by {held.actor}{f': {held.reason}' if held.reason else ''}")
             return
-        if self._context.world.cordoned and not loop.begun:
-            loop.hold(f"waits: node/{self._settings.node} is cordoned")
+        closed = [host.node for host in spec.placement if host.node in self._context.world.cordons]
+        if closed and not loop.begun:
+            loop.hold(f"waits: node/{closed[0]} is cordoned")
             return
         if spec.pool not in self._context.world.pools:
             loop.hold(f"waits for pool {spec.pool}, which does not exist")
@@ -345,9 +382,11 @@ class Agent:
         """Leave the groups running under the lease, for the next life; or stop them and give the lease back."""
         self.stop.set()
         await self._intents.close()  # what is open is taken up by the next life
+        left = [loop.name for loop in self._loops.values() if loop.processes_left]
+        left += [part.name for part in self._members.loops.values() if part.processes_left]
         if self._settings.stop_groups:
             await self._stop_groups()
-        elif left := [loop.name for loop in self._loops.values() if loop.processes_left]:
+        elif left:
             self._log.info("groups run on without us", groups=left, lease_s=self._settings.limits.lease_ttl)
         await asyncio.gather(self._context.events.flush(1.0), self._context.status.flush(1.0))
         await self._membership.stop(revoke=self._settings.stop_groups)
@@ -359,11 +398,13 @@ class Agent:
         hurrying = asyncio.get_running_loop().create_task(self._hurry())
         loops = list(self._loops.values())
         try:
+            stopping = asyncio.ensure_future(self._members.stop(STOP_DEADLINE))
             gone = await asyncio.gather(*(x.wait_idle(STOP_DEADLINE, gone_is_enough=True) for x in loops))
+            parts = await stopping
             await asyncio.gather(*(x.wait_idle(STORE_GRACE) for x in loops))
         finally:
             hurrying.cancel()
-        left = [x.name for x, ok in zip(loops, gone, strict=True) if not ok]
+        left = [x.name for x, ok in zip(loops, gone, strict=True) if not ok] + parts
         if left:
             self._log.error("groups could not be stopped in time", groups=left)
 

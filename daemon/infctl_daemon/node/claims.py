@@ -1,4 +1,4 @@
-"""The transactions by which an owner registers, publishes and ends its launches.
+"""The transactions by which an owner registers, publishes and ends its launches, and by which any member ends one.
 
 Kept true:
 * the generation only rises, by compare-and-swap, and is never deleted (R1);
@@ -6,7 +6,7 @@ Kept true:
   key is held by the lease that the endpoint gets;
 * a failed compare is a refusal only when the read-back shows another writer or a fault (R5); otherwise the answer is
   `StoreUnavailable` and the caller tries again;
-* a fault is one transaction, and what a retry writes is what the first try wrote.
+* a fault is one transaction, the first notice of a launch stays, and a retry writes what the first try wrote.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Claims:
         return done.revision
 
     async def write_fault(self, notice: FaultNotice) -> bool:
-        """End a launch: endpoint and key out, notice in. False when another launch is registered by now.
+        """End a launch: endpoint and key out, notice in, if there is none yet. False when another launch is registered.
 
         Raises StoreError. When the store has no space left the deletes alone are done.
         """
@@ -233,25 +233,32 @@ class Claims:
         known = self._known.get(group)
         for _ in range(4):
             if known is None or known.launch != launch:
-                kv = await self._store.get(keys.group_generation(group))
+                found = await self._store.txn([], self._look(group, launch), timeout=TXN_TIMEOUT)
+                kv, begun, told = (_first(found, i) for i in range(3))
                 registered = decode(Generation, kv.value) if kv else None
                 if kv is None or registered is None or registered.launch != launch:
                     return False
+                if told is not None:
+                    return True
+                if begun is not None:
+                    self._launches[group] = decode(LaunchRecord, begun.value)
                 known = Registration(launch, registered.generation, kv.mod_revision)
                 notice = msgspec.structs.replace(notice, generation=known.generation)
             ops: list[Op] = [Delete(keys.endpoint(group)), Delete(keys.secret(group))]
             try:
                 ops += await self._notice_ops(notice)
-                done = await self._store.txn(
-                    [Compare.unchanged(keys.group_generation(group), known.mod_revision)], ops, timeout=TXN_TIMEOUT
-                )
+                first = [
+                    Compare.unchanged(keys.group_generation(group), known.mod_revision),
+                    Compare.absent(keys.fault(group, launch)),
+                ]
+                done = await self._store.txn(first, ops, timeout=TXN_TIMEOUT)
             except StoreFull:
                 return await self._withdraw_when_full(group, launch)
             except LeaseLost:
                 continue  # the reserve had run out; the next one is fresh
             if done.succeeded:
                 return True
-            known = None  # somebody raised the generation: look whose it is
+            known = None  # somebody raised the generation, or told of the fault: look who
         raise StoreUnavailable("the generation changes all the time")
 
     async def _withdraw_when_full(self, group: str, launch: str) -> bool:

@@ -15,29 +15,17 @@ import aiohttp
 
 from infctl.domain.model import Limits
 from infctl.ports.store import Store
-from infctl.store.intent_records import Hold
 from infctl.store.keys import Keys
-from infctl.store.records import GroupSpec, PoolSpec, Suspicion
 from infctl_daemon.node.claims import Claims
 from infctl_daemon.node.events import EventWriter
+from infctl_daemon.node.rank_keys import RankKeys
 from infctl_daemon.node.status import StatusWriter
+from infctl_daemon.node.world import World
 from infctl_daemon.proc.choose import Chosen
 from infctl_daemon.proc.session import SessionDriver
 from infctl_daemon.proc.state_file import StateFile
 from infctl_daemon.runtime.log import Logger
 from infctl_daemon.runtime.recorder import Recorder
-
-
-@dataclass(slots=True)
-class World:
-    """The last snapshot of what others wrote. `specs` are those of our groups, with their revision in the store;
-    `holds` those of any group; `cordoned` is our node."""
-
-    specs: dict[str, tuple[GroupSpec, int]] = field(default_factory=dict)
-    pools: dict[str, PoolSpec] = field(default_factory=dict)
-    suspicions: dict[tuple[str, str], dict[str, Suspicion]] = field(default_factory=dict)
-    holds: dict[str, Hold] = field(default_factory=dict)
-    cordoned: bool = False
 
 
 @dataclass(slots=True)
@@ -52,6 +40,7 @@ class Context:
     claims: Claims
     events: EventWriter
     status: StatusWriter
+    rank_keys: RankKeys
     state: StateFile
     state_dir: Path
     run_dir: Path

@@ -21,11 +21,12 @@ from infctl.store.codec import BadRecord
 from infctl.store.records import FaultNotice, Secret
 from infctl.store.stamp import fault_id, now_ms, now_text
 from infctl_daemon.engine import roles
-from infctl_daemon.node import endings, endpoint, post_mortem
+from infctl_daemon.node import endings, endpoint, hosts, post_mortem
 from infctl_daemon.node import launch as launches
 from infctl_daemon.node.adopt import Lost, adopt
 from infctl_daemon.node.claims import Refused
 from infctl_daemon.node.context import Context
+from infctl_daemon.node.exits import exit_of
 from infctl_daemon.node.health import HealthWatch
 from infctl_daemon.node.launch import Launch, digest
 from infctl_daemon.proc import ended, output, procfs
@@ -56,6 +57,7 @@ class Executor:
         self.launch: Launch | None = None
         self.on_health: Callable[[], None] = lambda: None
         self.stuck = ""  # evidence about processes that do not die
+        self.waits = ""  # what a launch over several hosts waits for
         self.on_stuck: Callable[[], None] = lambda: None
         self.draining = False  # the endpoint then says so, whatever its health is
         self.fit = "ready"  # what the endpoint says of its health
@@ -150,6 +152,10 @@ class Executor:
         if pool is None:
             self._free(ev.ClaimRefused("", f"pool {known[0].pool} does not exist"))
             return
+        if why := hosts.not_ready(context, known[0]):
+            self._wait(why)
+            self._free(ev.ClaimRefused("", why))
+            return
         state = context.state.read(self._group)
         lease = context.lease()
         crash.point("claim")
@@ -181,7 +187,9 @@ class Executor:
         )
         # what is wanted now, not when the claim began: the machine takes it for that too
         spec = context.world.specs.get(self._group, known)[0]
-        self.launch = Launch(got.launch, spec, context.world.pools.get(spec.pool, pool), got.generation, lease)
+        pool = context.world.pools.get(spec.pool, pool)
+        self.launch = Launch(got.launch, spec, pool, got.generation, lease=lease)
+        self.waits = ""
         self._free(ev.LaunchClaimed(got.launch, got.generation))
 
     def _free(self, event: GroupEvent) -> None:
@@ -219,7 +227,20 @@ class Executor:
             self._post(ev.SpawnFailed(name, error.message, _start_cause(error)))
             return
         self._follow(launch)
+        self._gather(launch, "loading")
         self._post(ev.Spawned(name, pid))
+
+    def _gather(self, launch: Launch, state: str) -> None:
+        """Let the other hosts begin their parts, and say how far ours is."""
+        hosts.say(self._context, launch, state)
+        if launch.plan is not None and state != hosts.LOADED:
+            refused = lambda why: self._post(ev.ClaimRefused(launch.name, why))  # noqa: E731
+            self._aside(hosts.keep_planned(self._context, launch, refused))
+
+    def _wait(self, why: str) -> None:
+        if self.waits != why:
+            self.waits = why
+            self.on_health()
 
     def _follow(self, launch: Launch) -> None:
         assert launch.tree is not None
@@ -239,23 +260,15 @@ class Executor:
             return None
         self.launch = launch
         self._follow(launch)
+        self._gather(launch, hosts.LOADED if launch.checked else "loading")
         if launch.checked:
             self._watch_health(launch)
         return ev.LaunchAdopted(launch.name, launch.generation, launch.checked, launch.lease, digest(launch.spec))
 
     def _exited(self, launch: Launch, one: Watched) -> None:
         """A pidfd became readable."""
-        found = launches.exit_event(launch, one)
-        if found is not None:
-            if launch.first_end is None and not launch.ending:
-                launch.first_end = one
-            title, status = found
-            code = launch.code_of(one)
-            if code == 0:
-                status += ", which nobody asked for"
-            log = ended.log_path(self._context.state_dir, launch.name)
-            cause = classify(post_mortem.evidence(code, log, self._oom))
-            self._post(ev.ProcessExited(launch.name, one.ident.pid, title, status, cause))
+        if (seen := exit_of(self._context, launch, one, self._oom)) is not None:
+            self._post(ev.ProcessExited(launch.name, one.ident.pid, seen.title, seen.status, seen.cause))
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
         """Watching goes on beside the effects until the launch ends."""
@@ -284,11 +297,15 @@ class Executor:
                     return
                 await launch.tree.scan(deep=True)
                 seen = roles.ranks(launch.titles)
-                if version and seen >= launch.spec.ranks:
-                    launch.tree.loading = False
-                    await launches.record(self._context, launch)
-                    self._post(ev.EngineLoaded(name, seen))
-                    return
+                if version and seen >= launch.spec.ranks_per_host:
+                    hosts.say(self._context, launch, hosts.LOADED)
+                    others = hosts.waiting(self._context, launch)
+                    self._wait(f"waits for other hosts: {others}" if others else "")
+                    if not others:
+                        launch.tree.loading = False
+                        await launches.record(self._context, launch)
+                        self._post(ev.EngineLoaded(name, launch.spec.ranks))
+                        return
             await asyncio.sleep(READY_POLL)
 
     async def _run_canary(self, name: str) -> None:
@@ -315,6 +332,7 @@ class Executor:
 
     def _watch_health(self, launch: Launch) -> None:
         """From here on the launch serves."""
+        hosts.say(self._context, launch, hosts.LOADED)
         self._health = HealthWatch(self._context, launch, self._post, lambda: self.on_health())
         self._aside(self._health.run())
 
@@ -322,6 +340,11 @@ class Executor:
         """A gateway wrote a suspicion about this launch, or took it back."""
         if self._health is not None and self.launch is not None and self.launch.name == name:
             self._health.suspected()
+
+    def hosts_changed(self, name: str) -> None:
+        """A rank key of this launch came or went."""
+        if self._health is not None and self.launch is not None and self.launch.name == name:
+            self._health.hosts_seen()
 
     def findings(self, name: str) -> tuple[Finding, ...] | None:
         """What is known of the health of a launch that serves."""
@@ -386,7 +409,8 @@ class Executor:
         else:
             remains = await launches.end_recorded(self._context, self._group, lambda text: self._stuck(name, text))
         await endings.keep(self._context, self._group, name, self.launch, self._notices.get(name), why, remains)
-        self.stuck = ""
+        self.stuck = self.waits = ""
+        hosts.withdraw(self._context, self._group, name)
         self._post(ev.LaunchGone(name))
 
     def _stuck(self, launch: str, evidence: str) -> None:

@@ -164,7 +164,7 @@ class GroupLoop:
             processes=processes,
             restarts=self.restarts,
             reason=reason,
-            message=self.held or said,
+            message=self.held or said or self.executor.waits,
             hint=hint,
             conditions=self._conditions.now(state, processes, self.executor.findings(state.launch)),
             spec_revision=known[1] if known else 0,

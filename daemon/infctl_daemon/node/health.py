@@ -18,6 +18,7 @@ from infctl.domain.group_events import GroupEvent
 from infctl.domain.health_events import HealthEvent, Layer, Reason
 from infctl_daemon.engine import roles
 from infctl_daemon.engine.probe import SHED
+from infctl_daemon.node import hosts
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.launch import Launch
 
@@ -46,6 +47,8 @@ class HealthWatch:
         context.recorder.initial("health", group, self.health)
         self.feed(ev.Began())
         self.suspected()
+        if hosts.others(self._launch):
+            self.hosts_seen()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -60,6 +63,10 @@ class HealthWatch:
         """What gateways hold against this launch may have changed."""
         seen = self._context.world.suspicions.get((self._launch.spec.name, self._launch.name), {})
         self.feed(ev.Suspected(tuple(ev.Suspicion(gw, s.kind, s.at) for gw, s in sorted(seen.items()))))
+
+    def hosts_seen(self) -> None:
+        """Which of the launch's other hosts the store has may have changed."""
+        self.feed(ev.HostsSeen(hosts.lost(self._context, self._launch)))
 
     def feed(self, event: HealthEvent) -> None:
         """One step and its effects."""
@@ -143,8 +150,9 @@ class HealthWatch:
         if version != launch.model.revision:
             return ev.ModelSeen(Reason.WRONG_WEIGHTS, f"serves weights {version!r}, not {launch.model.revision!r}")
         ranks = roles.ranks(launch.titles)
-        if ranks < launch.spec.tp:
-            return ev.ModelSeen(Reason.RANKS_MISSING, f"{ranks} ranks of {launch.spec.tp}")
+        wanted = launch.spec.ranks_per_host
+        if ranks < wanted:
+            return ev.ModelSeen(Reason.RANKS_MISSING, f"{ranks} ranks of {wanted}")
         return ev.ModelSeen()
 
     async def _canary(self, timeout: float) -> HealthEvent:

@@ -20,23 +20,21 @@ import msgspec
 
 from infctl.config.host_address import LOOPBACK, in_url
 from infctl.domain.errors import ConfigError, StartFailed
-from infctl.store.records import GroupSpec, PoolSpec
+from infctl.store.records import GroupSpec, LaunchPlan, PoolSpec
 from infctl_daemon.engine import argv as command_line
-from infctl_daemon.engine import identity, roles
+from infctl_daemon.engine import roles
 from infctl_daemon.engine.canary import Canary
 from infctl_daemon.engine.identity import Identity
 from infctl_daemon.engine.probe import Engine
 from infctl_daemon.node.context import Context
-from infctl_daemon.node.unsupported import unsupported
-from infctl_daemon.proc import choose, kill, ports, procfs, spawn
+from infctl_daemon.node.prepare import key_path, prepare
+from infctl_daemon.proc import choose, kill, procfs, spawn
 from infctl_daemon.proc.container import UNKNOWN, Container, Order, Status
 from infctl_daemon.proc.ended import log_path
 from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.procfs import Ident
-from infctl_daemon.proc.state_file import GroupState, Process, write_durably
+from infctl_daemon.proc.state_file import GroupState, Process
 from infctl_daemon.runtime import crash
-
-PORT_WAIT = 5.0  # after SIGKILL the kernel may hold a port for moments; longer means somebody else
 
 
 def _new_key() -> str:
@@ -61,6 +59,8 @@ class Launch:
     spec: GroupSpec
     pool: PoolSpec
     generation: int
+    node_rank: int = 0  # which of its hosts this is
+    plan: LaunchPlan | None = None  # of a launch over several hosts; made by the owner
     lease: int = 0  # the node's, when the generation was taken
     api_key: str = field(default_factory=_new_key)
     model: Identity | None = None
@@ -104,70 +104,6 @@ class Launch:
 def digest(spec: GroupSpec) -> str:
     """Names this version of a specification."""
     return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
-
-
-def key_path(context: Context, launch: str) -> Path:
-    return context.run_dir / "keys" / f"{launch}.yaml"
-
-
-async def prepare(context: Context, launch: Launch) -> command_line.Command:
-    """Everything that can be refused before a process exists. Raises StartFailed or ConfigError with the reason."""
-    spec = launch.spec
-    if why := unsupported(spec):
-        raise StartFailed(why)
-    if spec.python and not os.access(spec.python, os.X_OK):
-        raise StartFailed(f"interpreter {spec.python} does not exist or cannot be run")
-    launch.model = await asyncio.to_thread(
-        identity.identify, spec.model_path, spec.tokenizer, spec.revision, spec.context_length
-    )
-    count = context.state.read(spec.name).count
-    launch.address = context.address
-    if not ports.is_ours(launch.address):
-        raise StartFailed(f"{launch.address} is no address of this host: see address in node.yaml")
-    launch.port = await _port(context, spec)
-    tries = (command_line.rendezvous_port(launch.port, count + i) for i in range(command_line.RENDEZVOUS_PORTS))
-    rendezvous = next((p for p in tries if ports.is_free(p, launch.address)), 0)
-    if not rendezvous:
-        raise StartFailed(f"no free rendezvous port above {launch.port}", reason="PortTaken")
-    launch.key_path = key_path(context, launch.name)
-    command = command_line.build(
-        spec,
-        served_model=launch.pool.model,
-        revision=launch.model.revision,
-        launch=launch.name,
-        port=launch.port,
-        address=launch.address,
-        rendezvous=rendezvous,
-        config=launch.key_path,
-    )
-    await asyncio.to_thread(write_durably, launch.key_path, command_line.key_file(launch.api_key))
-    give_engine(context, launch, launch.model)
-    return command
-
-
-def give_engine(context: Context, launch: Launch, model: Identity) -> Canary:
-    """The ways to speak with the engine, once its address, key and model are known."""
-    launch.engine = Engine(context.http, launch.url, launch.api_key)
-    launch.canary = Canary(
-        launch.engine, model, launch.pool, context.node, group=launch.spec.name, say=context.events.say
-    )
-    return launch.canary
-
-
-async def _port(context: Context, spec: GroupSpec) -> int:
-    """The group's fixed port, the one it had, or a free one. Raises StartFailed when it is taken."""
-    wanted = spec.port or context.ports.get(spec.name) or context.state.read(spec.name).port
-    if wanted and await ports.wait_free(wanted, PORT_WAIT if spec.port else 1.0, context.address):
-        port = wanted
-    elif spec.port:
-        raise StartFailed(f"port {spec.port} is taken by another process", reason="PortTaken")
-    else:
-        others = {p for g, p in context.ports.items() if g != spec.name}
-        port = ports.choose(f"{context.state_dir}/{spec.name}", others, context.address)
-        if not port:
-            raise StartFailed(f"no free port between {ports.FIRST} and {ports.LAST}", reason="PortTaken")
-    context.ports[spec.name] = port
-    return port
 
 
 def tree_of(context: Context, launch: Launch, main: Ident, on_exit: Callable[[Watched], None]) -> Tree:
@@ -229,6 +165,8 @@ def _recorded(context: Context, launch: Launch) -> GroupState:
         spec=msgspec.to_builtins(launch.spec),
         pool=msgspec.to_builtins(launch.pool),
         model=msgspec.to_builtins(launch.model) if launch.model else None,
+        plan=msgspec.to_builtins(launch.plan) if launch.plan else None,
+        node_rank=launch.node_rank,
         answer=list(launch.canary.expected) if launch.canary else [],
         container=launch.container.name if living and launch.container else "",
     )

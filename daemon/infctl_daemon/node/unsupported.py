@@ -8,9 +8,6 @@ from infctl.store.records import GroupSpec
 
 def unsupported(spec: GroupSpec) -> str:
     """Why a group is not started, as one sentence; "" when it can be."""
-    hosts = len(spec.placement)
-    if hosts > 1:
-        return f"{hosts} hosts are asked for, and this version starts groups of one host only"
     if spec.role != Role.UNIFIED:
         return f"role {spec.role} is asked for, and this version's gateways know unified groups only"
     return ""

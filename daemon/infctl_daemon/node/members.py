@@ -1,0 +1,124 @@
+"""Our parts of launches that other hosts own: which there are, from plans and from the state file of an earlier life.
+
+Kept true: nothing is begun before everything was listed once; a part whose launch the store does not have any more is
+ended; what the store cannot say ends nothing (R5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from infctl.domain import member_events as ev
+from infctl.store.codec import decode
+from infctl.store.records import FaultNotice, LaunchPlan, LaunchRecord
+from infctl_daemon.node.context import Context
+from infctl_daemon.node.member_loop import MemberLoop
+from infctl_daemon.node.member_work import leave_after, node_rank
+
+
+class Members:
+    """`context` is the node's with the state files of parts in place of those of our own groups."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.loops: dict[str, MemberLoop] = {}
+        self._plans: dict[str, LaunchPlan] = {}
+        self._over: dict[str, ev.FaultSeen] = {}  # by group: the last launch of it that is over
+        self._begun = False
+
+    def remember(self) -> None:
+        """Take up what an earlier life left, store or no store."""
+        for group in self._context.state.groups():
+            if self._context.state.read(group).unfinished:
+                self._loop(group)
+
+    def begin(self) -> None:
+        """Everything was listed once."""
+        self._begun = True
+        for group, loop in self.loops.items():
+            if group not in self._plans:
+                self._close(group, self._recorded(group), "the store does not have its plan any more")
+            elif not self._owner_is_there(self._plans[group]):
+                loop.post(ev.OwnerAway(self._plans[group].launch))
+        for plan in list(self._plans.values()):
+            self._post_plan(plan)
+
+    def _recorded(self, group: str) -> str:
+        return self._context.state.read(group).launch
+
+    def _owner_is_there(self, plan: LaunchPlan) -> bool:
+        return plan.owner in self._context.world.parts.get(plan.launch, {})
+
+    def _loop(self, group: str) -> MemberLoop:
+        if group not in self.loops:
+            loop = MemberLoop(self._context, group, self._plan_of)
+            self.loops[group] = loop
+            loop.begin()
+        return self.loops[group]
+
+    def _plan_of(self, launch: str) -> LaunchPlan | None:
+        return next((plan for plan in self._plans.values() if plan.launch == launch), None)
+
+    def changed(self, parts: tuple[str, ...], value: bytes | None) -> None:
+        """A key below the cluster's root. Raises BadRecord."""
+        match parts:
+            case ("groups", group, "launches", launch, "plan"):
+                if value is None:
+                    self._gone(group, launch)
+                else:
+                    self._planned(decode(LaunchPlan, value))
+            case ("groups", group, "launches", launch):
+                if value is None:
+                    self._gone(group, launch)
+                elif (record := decode(LaunchRecord, value)).ended_at:
+                    self._fault(group, launch, record.ended_why)
+            case ("faults", group, launch) if value is not None:
+                self._fault(group, launch, decode(FaultNotice, value).reason)
+            case ("groups", group, "ranks", launch, node):
+                plan = self._plans.get(group)
+                if self._begun and plan is not None and (plan.launch, plan.owner) == (launch, node):
+                    event = ev.OwnerAway(launch) if value is None else ev.OwnerBack(launch)
+                    self._tell(group, event)
+
+    def _planned(self, plan: LaunchPlan) -> None:
+        if node_rank(plan, self._context.node) == 0:
+            return
+        self._plans[plan.group] = plan
+        if self._begun:
+            self._post_plan(plan)
+
+    def _post_plan(self, plan: LaunchPlan) -> None:
+        loop = self._loop(plan.group)
+        over = self._over.get(plan.group)
+        if over is not None and over.launch == plan.launch:
+            loop.post(over)
+            if self._recorded(plan.group) != plan.launch:
+                return  # over before it was begun here
+        loop.post(ev.PlanSeen(plan.launch, plan.spec.restart.load_deadline, leave_after(plan)))
+
+    def _fault(self, group: str, launch: str, reason: str) -> None:
+        self._over[group] = ev.FaultSeen(launch, reason)
+        self._tell(group, ev.FaultSeen(launch, reason))
+
+    def _gone(self, group: str, launch: str) -> None:
+        if group in self._plans and self._plans[group].launch == launch:
+            del self._plans[group]
+        self._close(group, launch, "its record is gone from the store")
+
+    def _close(self, group: str, launch: str, why: str) -> None:
+        self._tell(group, ev.LaunchClosed(launch, why))
+
+    def _tell(self, group: str, event: ev.MemberEvent) -> None:
+        if group in self.loops:
+            self.loops[group].post(event)
+
+    async def stop(self, deadline: float) -> list[str]:
+        """End every part; returns the groups whose part is still there at the deadline."""
+        for loop in self.loops.values():
+            loop.stop()
+        gone = await asyncio.gather(*(loop.wait_gone(deadline) for loop in self.loops.values()))
+        return [name for name, ok in zip(self.loops, gone, strict=True) if not ok]
+
+    async def close(self) -> None:
+        for loop in self.loops.values():
+            await loop.close()
