@@ -14,9 +14,12 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", stream=sys.stderr)
     tree = Tree(parse(sys.argv[1:]))
     tree.start()
-    from infctl_daemon.engine.sim.serve import serve  # only after the forks: it loads threads and a lot of memory
-
-    asyncio.run(serve(tree))
+    # only after the forks: these load threads and a lot of memory
+    if 0 in tree.options.ranks:
+        from infctl_daemon.engine.sim.serve import serve as follow
+    else:
+        from infctl_daemon.engine.sim.member import follow
+    asyncio.run(follow(tree))
 
 
 if __name__ == "__main__":

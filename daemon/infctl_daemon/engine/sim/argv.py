@@ -28,6 +28,7 @@ class Options:
     nnodes: int = 1
     node_rank: int = 0
     dist_init_addr: str | None = None
+    join_seconds: float = 300.0
     api_key: str | None = None
     admin_api_key: str | None = None
     served_model_name: str | None = None
@@ -79,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--nnodes", type=int, default=1)
     engine.add_argument("--node-rank", type=int, default=0)
     engine.add_argument("--dist-init-addr", "--nccl-init-addr")
+    engine.add_argument("--dist-timeout", type=float, help="of the rendezvous; the watchdog's where it is not given")
     engine.add_argument("--api-key")
     engine.add_argument("--admin-api-key")
     engine.add_argument("--served-model-name")
@@ -133,6 +135,17 @@ def _from_file(path: Path) -> list[str]:
     return out
 
 
+def _wrong_nodes(world: int, nnodes: int, node_rank: int, address: str | None) -> str:
+    """Why ranks cannot be spread so; "" where they can."""
+    if nnodes < 1 or world % nnodes:
+        return f"--nnodes {nnodes}: {world} ranks do not spread evenly over so many nodes"
+    if not 0 <= node_rank < nnodes:
+        return f"--node-rank {node_rank} is not one of 0 to {nnodes - 1} (--nnodes {nnodes})"
+    if nnodes > 1 and not (address or "").rpartition(":")[2].isdigit():
+        return f"--nnodes {nnodes} needs --dist-init-addr HOST:PORT, not {address!r}"
+    return ""
+
+
 def parse(argv: Sequence[str]) -> Options:
     """Options of a command line; raises SystemExit on one that cannot be meant."""
     parser = _parser()
@@ -144,10 +157,9 @@ def parse(argv: Sequence[str]) -> Options:
     if not args.model_path:
         parser.error("--model-path is required")
     world = args.tp * args.pp
-    if args.nnodes < 1 or world % args.nnodes or not 0 <= args.node_rank < args.nnodes:
-        parser.error(f"{world} ranks do not spread over {args.nnodes} nodes (node rank {args.node_rank})")
-    if args.nnodes > 1 and not args.dist_init_addr:
-        parser.error("--nnodes needs --dist-init-addr")
+    wrong = _wrong_nodes(world, args.nnodes, args.node_rank, args.dist_init_addr)
+    if wrong:
+        parser.error(wrong)
     return Options(
         model_path=args.model_path,
         host=args.host,
@@ -156,6 +168,7 @@ def parse(argv: Sequence[str]) -> Options:
         nnodes=args.nnodes,
         node_rank=args.node_rank,
         dist_init_addr=args.dist_init_addr,
+        join_seconds=args.dist_timeout or args.watchdog_timeout,
         api_key=args.api_key,
         admin_api_key=args.admin_api_key,
         served_model_name=args.served_model_name,

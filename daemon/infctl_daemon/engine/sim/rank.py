@@ -1,13 +1,12 @@
 """Ranks other than 0, and the collective that ties all ranks together.
 
 What stays true: no step ends before every rank has answered, so one silent rank stops the group; a rank whose peer
-is gone raises `PeerGone` and ends.
+is gone raises `PeerGone` and ends; a rank that was told to leave returns.
 """
 
 from __future__ import annotations
 
-import socket
-import time
+import contextlib
 
 from infctl_daemon.engine.sim.wire import PeerGone, Pipe
 
@@ -30,54 +29,14 @@ class Collective:
             if peer.recv() != self._step:
                 raise PeerGone
 
+    def leave(self) -> None:
+        """Tells all peers that the end is in order; who is gone already has nothing to be told."""
+        for peer in self._peers:
+            with contextlib.suppress(PeerGone):
+                peer.send(None)
+
 
 def run_follower(pipe: Pipe) -> None:
-    """Life of a rank other than 0: answer each step; raises `PeerGone` when rank 0 ends."""
-    while True:
-        step, _batch = pipe.recv()
-        pipe.send(step)
-
-
-def join(address: str, rank: int, seconds: float) -> Pipe:
-    """Connects a rank of another node to the rendezvous; raises TimeoutError after `seconds`."""
-    host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            sock = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no rank 0 at {address} after {seconds:.0f} s") from error
-            time.sleep(0.05)
-            continue
-        sock.settimeout(None)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        pipe = Pipe(sock)
-        pipe.send(("rank", rank))
-        return pipe
-
-
-def gather(address: str, expected: set[int], seconds: float) -> list[Pipe]:
-    """Rank 0's rendezvous: waits until each of `expected` has joined; raises TimeoutError."""
-    if not expected:
-        return []
-    host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + seconds
-    found: dict[int, Pipe] = {}
-    with socket.create_server((host.strip("[]"), int(port))) as listener:
-        while found.keys() != expected:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                missing = sorted(expected - found.keys())
-                raise TimeoutError(f"ranks {missing} did not join within {seconds:.0f} s")
-            listener.settimeout(left)
-            try:
-                sock, _ = listener.accept()
-            except TimeoutError:
-                continue
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            pipe = Pipe(sock)
-            kind, rank = pipe.recv()
-            if kind == "rank" and rank in expected:
-                found[rank] = pipe
-    return [found[r] for r in sorted(found)]
+    """Life of a rank other than 0: answer each step until told to leave; raises `PeerGone` when rank 0 ends."""
+    while (step := pipe.recv()) is not None:
+        pipe.send(step[0])

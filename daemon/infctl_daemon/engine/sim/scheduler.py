@@ -67,6 +67,7 @@ class Scheduler:
             elif not (self._has_place and self._prefill()):
                 self._decode_step()
             self._publish()
+        self._collective.leave()
 
     @property
     def _has_place(self) -> bool:

@@ -9,14 +9,13 @@ import os
 import signal
 from pathlib import Path
 
-from aiohttp import web
 from tokenizers import Tokenizer
 
-from infctl_daemon.engine.sim.argv import Options
 from infctl_daemon.engine.sim.engine import Engine
 from infctl_daemon.engine.sim.faults import Faults, parse
 from infctl_daemon.engine.sim.http import Status, Surface
 from infctl_daemon.engine.sim.intake import one_token
+from infctl_daemon.engine.sim.listener import Listener, serve_admin
 from infctl_daemon.engine.sim.process import calm_collector
 from infctl_daemon.engine.sim.stream import Whole
 from infctl_daemon.engine.sim.tokens import Vocabulary
@@ -25,33 +24,8 @@ from infctl_daemon.engine.sim.wire import PeerGone
 
 log = logging.getLogger("sim")
 
-_KEEP_ALIVE = 5.0
-
-
-class Listener:
-    """The engine's port, which a fault may close and open again."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._runner: web.AppRunner | None = None
-        self._site: web.TCPSite | None = None
-
-    async def start(self, app: web.Application) -> None:
-        self._runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=_KEEP_ALIVE, handle_signals=False, handler_cancellation=True
-        )
-        await self._runner.setup()
-        await self.listen(True)
-
-    async def listen(self, on: bool) -> None:
-        if self._runner is None:
-            return
-        if on and self._site is None:
-            self._site = web.TCPSite(self._runner, self._options.host, self._options.port, backlog=2048)
-            await self._site.start()
-        elif not on and self._site is not None:
-            await self._site.stop()
-            self._site = None
+_LEAVE_SECONDS = 5.0
+"""For the ranks to leave by themselves; then they are killed."""
 
 
 class Main:
@@ -66,6 +40,7 @@ class Main:
         pids = {**tree.children, "main": os.getpid()}
         self.faults = Faults(pids, self.engine.send, self.listener.listen)
         self._leaving = False
+        self._scheduler_ended = asyncio.Event()
         self._done = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -81,14 +56,8 @@ class Main:
         loop = asyncio.get_running_loop()
         self.tree.watch(self._child_ended)
         loop.add_signal_handler(signal.SIGQUIT, self._crash, "SIGQUIT")
-        if self.options.admin_port is not None:
-            runner = web.AppRunner(self.faults.admin_app(), access_log=None, handle_signals=False)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", self.options.admin_port).start()
-        if 0 in self.options.ranks:
-            await self._serve()
-        else:
-            await self._follow()
+        await serve_admin(self.faults.admin_app(), self.options.admin_port)
+        await self._serve()
         await self._done.wait()
         self.tree.kill_children()
 
@@ -121,21 +90,11 @@ class Main:
         self.engine.submit(one_token("WARMUP"), warm)
         await warm.done.wait()
 
-    async def _follow(self) -> None:
-        """A node that has no rank 0 serves flags that mean nothing, as SGLang's do."""
-
-        async def ok(_: web.Request) -> web.Response:
-            return web.Response()
-
-        app = web.Application()
-        for path in ("/ping", "/health", "/health_generate"):
-            app.router.add_get(path, ok)
-        await self.listener.start(app)
-        signal.signal(signal.SIGTERM, lambda *_: log.info("SIGTERM received; waiting for rank 0"))
-
     # -- ends -----------------------------------------------------------------------------------------------
 
-    def _child_ended(self, name: str) -> None:
+    def _child_ended(self, name: str, _code: int) -> None:
+        if name == "0":
+            self._scheduler_ended.set()
         if not self._leaving:
             log.error("subprocess %s is gone", name)
             asyncio.get_running_loop().call_later(self.options.crash_delay, self._crash, f"subprocess {name} is gone")
@@ -159,7 +118,8 @@ class Main:
         self._leaving = True
         with contextlib.suppress(PeerGone):
             self.engine.send(("leave",))
-        await asyncio.sleep(0.05)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._scheduler_ended.wait(), _LEAVE_SECONDS)
         self._done.set()
 
     async def _watchdog(self) -> None:

@@ -24,22 +24,24 @@ from infctl_daemon.engine.sim.argv import Options
 from infctl_daemon.engine.sim.board import Board
 from infctl_daemon.engine.sim.detokenizer import run_detokenizer
 from infctl_daemon.engine.sim.process import fork_child
-from infctl_daemon.engine.sim.rank import Collective, gather, join, run_follower
+from infctl_daemon.engine.sim.rank import Collective, run_follower
+from infctl_daemon.engine.sim.rendezvous import RefusedByLeader, await_loaded, gather, join
 from infctl_daemon.engine.sim.scheduler import Scheduler
 from infctl_daemon.engine.sim.wire import Outbox, PeerGone, Pipe
 
 log = logging.getLogger("sim")
 
-_JOIN_SECONDS = 120.0
-
 
 def _guarded(body: Callable[[], None]) -> None:
-    """A child whose peer is gone ends with exit code 1 and one line, not a traceback."""
+    """A child whose peer is gone, or that finds no place in its group, ends with one line and not a traceback."""
     try:
         body()
+        return
     except PeerGone:
         log.error("a peer of this process is gone, ending")
-        os._exit(1)
+    except (TimeoutError, RefusedByLeader) as error:
+        log.error("rendezvous: %s", error)
+    os._exit(1)
 
 
 class Tree:
@@ -53,6 +55,7 @@ class Tree:
         self.control, self._control_far = self._pair()
         self.output, self._output_far = self._pair()
         self._feed, self._feed_far = self._pair()
+        self._loaded: dict[int, socket.socket] = {}
 
     def _pair(self) -> tuple[socket.socket, socket.socket]:
         pair = socket.socketpair()
@@ -69,14 +72,21 @@ class Tree:
     def start(self) -> None:
         """Forks all children of this node. Call before there is an event loop or a thread."""
         options = self.options
-        first = 0 in options.ranks
-        pairs = {rank: self._pair() for rank in options.ranks if rank and first}
-        if first:
+        pairs = {rank: self._pair() for rank in options.ranks if rank}
+        if 0 in options.ranks:
             self._fork("detokenizer", "sim::detokenizer", self._run_detokenizer)
-        for rank in options.ranks:
-            body = partial(self._run_zero, pairs) if rank == 0 else partial(self._run_other, rank, pairs)
-            self._fork(str(rank), f"sim::scheduler_TP{rank}", body)
-        self._keep(self.control, self.output) if first else self._keep()
+            self._fork_rank(0, partial(self._run_zero, [near for near, _ in pairs.values()]))
+            for rank, (_, far) in pairs.items():
+                self._fork_rank(rank, partial(self._run_other, far))
+            self._keep(self.control, self.output)
+        else:
+            for rank, (_, far) in pairs.items():
+                self._fork_rank(rank, partial(self._run_member, rank, far))
+            self._loaded = {rank: near for rank, (near, _) in pairs.items()}
+            self._keep(*self._loaded.values())
+
+    def _fork_rank(self, rank: int, body: Callable[[], None]) -> None:
+        self._fork(str(rank), f"sim::scheduler_TP{rank}", body)
 
     def _fork(self, name: str, title: str, body: Callable[[], None]) -> None:
         self.children[name] = fork_child(title, partial(_guarded, body))
@@ -85,24 +95,34 @@ class Tree:
         self._keep(self._feed_far, self._output_far)
         run_detokenizer(self.options.model_path, Pipe(self._feed_far), Pipe(self._output_far))
 
-    def _run_other(self, rank: int, pairs: dict[int, tuple[socket.socket, socket.socket]]) -> None:
-        if rank in pairs:
-            far = pairs[rank][1]
-            self._keep(far)
-            run_follower(Pipe(far))
-        else:
-            self._keep()
-            run_follower(join(self.options.dist_init_addr or "", rank, _JOIN_SECONDS))
+    def _run_other(self, far: socket.socket) -> None:
+        self._keep(far)
+        run_follower(Pipe(far))
 
-    def _run_zero(self, pairs: dict[int, tuple[socket.socket, socket.socket]]) -> None:
-        near = [pair[0] for pair in pairs.values()]
+    def _run_member(self, rank: int, main: socket.socket) -> None:
+        """A rank of a node without rank 0; `main` is told when it has loaded."""
+        self._keep(main)
+        leader = join(self.options, rank)
+        time.sleep(self.options.load_seconds)
+        leader.send("loaded")
+        Pipe(main).send("loaded")
+        run_follower(leader)
+
+    def _run_zero(self, near: list[socket.socket]) -> None:
         self._keep(self._control_far, self._feed, *near)
         options = self.options
+        peers = gather(options)
         time.sleep(options.load_seconds)
-        far = set(range(options.world)) - set(options.ranks)
-        peers = [Pipe(s) for s in near] + gather(options.dist_init_addr or "", far, _JOIN_SECONDS)
+        await_loaded(peers, options)
         control, feed = Pipe(self._control_far), Outbox(self._feed)
-        Scheduler(options, self.board, control, feed, Collective(peers)).run()
+        Scheduler(options, self.board, control, feed, Collective([Pipe(s) for s in near] + peers)).run()
+
+    async def wait_loaded(self) -> None:
+        """On a node without rank 0: until its ranks have loaded or are gone."""
+        loop = asyncio.get_running_loop()
+        for sock in self._loaded.values():
+            sock.setblocking(False)
+            await loop.sock_recv(sock, 64)
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -132,18 +152,25 @@ class Tree:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("unreachable")
 
-    def watch(self, on_exit: Callable[[str], None]) -> None:
-        """Calls `on_exit(name)` in the running loop when a child has ended."""
+    def watch(self, on_exit: Callable[[str, int], None]) -> None:
+        """Calls `on_exit(name, code)` in the running loop when a child has ended; a signal is a negative code."""
         loop = asyncio.get_running_loop()
         for name, pid in self.children.items():
             pidfd = os.pidfd_open(pid)
 
             def ended(name: str = name, pidfd: int = pidfd) -> None:
                 loop.remove_reader(pidfd)
+                end = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)  # stays a zombie: its pid is not reused
                 os.close(pidfd)
-                on_exit(name)
+                on_exit(name, _code(end))
 
             loop.add_reader(pidfd, ended)
+
+
+def _code(end: os.waitid_result | None) -> int:
+    if end is None:
+        return 1
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
 
 def diagnostics_enabled(environ: Any = os.environ) -> bool:

@@ -36,6 +36,11 @@ class Pipe:
     def fileno(self) -> int:
         return self.sock.fileno()
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of a message that is not complete."""
+        return len(self._buffer)
+
     def send(self, message: object) -> None:
         try:
             self.sock.sendall(dump(message))
