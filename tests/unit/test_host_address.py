@@ -26,3 +26,14 @@ def test_an_ipv6_address_has_brackets_in_a_url() -> None:
 def test_only_addresses_of_this_host_are_ours() -> None:
     assert ports.is_ours("127.0.0.1")
     assert not ports.is_ours("192.0.2.1")  # TEST-NET-1: nobody's
+
+
+def test_of_two_daemons_one_takes_a_port_until_it_lets_go() -> None:
+    one, two = ports.Reserved(), ports.Reserved()
+    port = ports.choose("seed", (), take=one.take)
+    assert one.take(port) and not two.take(port)
+    assert ports.choose("seed", (), take=two.take) not in (0, port)
+    one.release(port)
+    assert two.take(port)
+    one.close()
+    two.close()

@@ -54,6 +54,7 @@ async def adopt(context: Context, group: str, on_exit: Callable[[Launch, Watched
     launch.starting.set()
     if state.port:
         context.ports[group] = state.port
+        context.reserved.take(state.port, state.address)
     await record(context, launch)
     return launch
 

@@ -150,6 +150,7 @@ class Agent:
                     await loop.close()
                 await self._members.close()
                 self._context.recorder.close()
+                self._context.reserved.close()
                 await store.close()
 
     async def _live(self, spare: SpareLease) -> None:

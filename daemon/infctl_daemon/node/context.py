@@ -22,6 +22,7 @@ from infctl_daemon.node.rank_keys import RankKeys
 from infctl_daemon.node.status import StatusWriter
 from infctl_daemon.node.world import World
 from infctl_daemon.proc.choose import Chosen
+from infctl_daemon.proc.ports import Reserved
 from infctl_daemon.proc.session import SessionDriver
 from infctl_daemon.proc.state_file import StateFile
 from infctl_daemon.runtime.log import Logger
@@ -51,6 +52,7 @@ class Context:
     world: World = field(default_factory=World)
     containers: Chosen = field(default_factory=lambda: Chosen(SessionDriver(), {}))
     ports: dict[str, int] = field(default_factory=dict)
+    reserved: Reserved = field(default_factory=Reserved)
     stalled: dict[str, bool] = field(default_factory=dict)
     read_api: str = ""  # the URL that others reach our read-only API by; "" while it does not listen
     _writes: set[asyncio.Task[None]] = field(default_factory=set)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,15 +114,21 @@ def _plan(launch: Launch, rendezvous: int) -> None:
 
 async def _port(context: Context, spec: GroupSpec) -> int:
     """The group's fixed port, the one it had, or a free one. Raises StartFailed when it is taken."""
-    wanted = spec.port or context.ports.get(spec.name) or context.state.read(spec.name).port
+    had = context.ports.get(spec.name) or context.state.read(spec.name).port
+    wanted = spec.port or had
     if wanted and await ports.wait_free(wanted, PORT_WAIT if spec.port else 1.0, context.address):
-        port = wanted
-    elif spec.port:
-        raise StartFailed(f"port {spec.port} is taken by another process", reason="PortTaken")
+        port = wanted if context.reserved.take(wanted, context.address) else 0
     else:
+        port = 0
+    if not port and spec.port:
+        raise StartFailed(f"port {spec.port} is taken by another process", reason="PortTaken")
+    if not port:
         others = {p for g, p in context.ports.items() if g != spec.name}
-        port = ports.choose(f"{context.state_dir}/{spec.name}", others, context.address)
+        take = partial(context.reserved.take, host=context.address)
+        port = ports.choose(f"{context.state_dir}/{spec.name}", others, context.address, take)
         if not port:
             raise StartFailed(f"no free port between {ports.FIRST} and {ports.LAST}", reason="PortTaken")
+    if had and had != port:
+        context.reserved.release(had)
     context.ports[spec.name] = port
     return port
