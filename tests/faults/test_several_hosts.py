@@ -8,10 +8,12 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 
 from tests.support.hosted import Hosts, hosts_cluster
-from tests.support.noded import until
+from tests.support.noded import QUICK, until
 
 pytestmark = [pytest.mark.faults]
 
@@ -98,9 +100,100 @@ async def test_a_members_daemon_is_killed_and_takes_its_part_over(cluster: Hosts
     assert (await cluster.parts(first.launch))["b"].state == "loaded"
 
 
-async def test_a_model_that_differs_on_a_host_is_told(cluster: Hosts, tmp_path: Path) -> None:
-    """Same path, other weights: no rank of another model may join."""
-    assert cluster  # three hosts share one disk here: see tests/root for hosts with their own
+async def test_a_frozen_rank_of_a_member_is_a_hang_that_ends_the_launch_everywhere(cluster: Hosts) -> None:
+    await cluster.apply(cluster.spread())
+    first = await cluster.ready("g")
+    old = {p.pid for daemon in cluster.daemons.values() for p in daemon.part("g")}
+    os.kill(cluster.daemons["c"].rank("g"), signal.SIGSTOP)
+    notice = await cluster.fault(first.launch, "g", seconds=40.0)
+    assert notice.by == "node/a" and notice.reason == "hang"
+    await cluster.ready("g", not_launch=first.launch)
+    assert not old & {p.pid for daemon in cluster.daemons.values() for p in daemon.living("g")}
+
+
+async def test_the_owners_daemon_is_killed_and_members_go_on_while_its_engine_answers(cluster: Hosts) -> None:
+    """Its lease ends, which is one class of evidence; its engine answers the members' probes, so nothing is killed."""
+    await cluster.apply(cluster.spread())
+    first = await cluster.ready("g")
+    parts = {node: daemon.part("g") for node, daemon in cluster.daemons.items()}
+    owner = cluster.daemons["a"]
+    owner.signal(signal.SIGKILL)
+    await owner.ended()
+
+    async def withdrawn() -> bool:
+        return await cluster.endpoint("g") is None
+
+    await until(withdrawn, 15, "the endpoint went with the lease")
+    await asyncio.sleep(5.0)  # longer than the probes that would end it
+    owner.start()
+    again = await cluster.ready("g")
+    assert (again.launch, again.generation) == (first.launch, first.generation + 1)
+    assert {node: daemon.part("g") for node, daemon in cluster.daemons.items()} == parts
+    assert all(len(daemon.living("g")) == len(parts[node]) for node, daemon in cluster.daemons.items())
+
+
+async def test_the_owners_host_dies_and_a_member_ends_the_launch(cluster: Hosts) -> None:
+    await cluster.apply(cluster.spread())
+    first = await cluster.ready("g")
+    owner = cluster.daemons["a"]
+    for daemon in cluster.daemons.values():
+        daemon.part("g")
+    for member in ("b", "c"):
+        os.kill(cluster.daemons[member].rank("g"), signal.SIGSTOP)  # as ranks that wait for a peer without a word
+    owner.signal(signal.SIGKILL)
+    for process in owner.part("g"):
+        os.kill(process.pid, signal.SIGKILL)
+    notice = await cluster.fault(first.launch, "g", seconds=40.0)
+    assert notice.by in ("node/b", "node/c") and notice.reason == "host-lost"
+    await cluster.gone("g")
+    await owner.ended()
+    owner.start()
+    second = await cluster.ready("g", not_launch=first.launch)
+    assert set(await cluster.parts(second.launch)) == {"a", "b", "c"}
+
+
+async def test_a_host_that_cannot_load_in_time_ends_the_launch_everywhere(cluster: Hosts) -> None:
+    """Its rank is frozen while it loads; whoever's deadline is first ends it for all."""
+    slow = msgspec.structs.replace(QUICK, load_deadline=4.0, attempts=0)
+    args = ["--sim-load-seconds", "2.0", "--sim-decode-seconds", "0.01"]
+    await cluster.apply(cluster.spread(restart=slow, engine_args=args))
+
+    async def loading() -> bool:
+        return any("::scheduler" in p.title for p in cluster.daemons["b"].part("g"))
+
+    await until(loading, 15, "the rank on b is there")
+    os.kill(cluster.daemons["b"].rank("g"), signal.SIGSTOP)
+    status = await cluster.status("g", phase="failed", seconds=30.0)
+    assert status.reason == "load-timeout"
+    await cluster.gone("g")
+
+
+@pytest.mark.parametrize("point", ["spawn", "spawned", "recorded", "part-loaded"])
+async def test_a_members_daemon_that_dies_at_any_point_of_a_start_leaves_one_launch_in_the_end(
+    tmp_path: Path, point: str
+) -> None:
+    async with hosts_cluster(tmp_path, ("a", "b"), crash_at={"b": point}) as cluster:
+        await cluster.apply(cluster.spread(over=("a", "b")))
+        daemon = cluster.daemons["b"]
+        assert await daemon.ended() != 0
+        for one in cluster.daemons.values():
+            one.part("g")
+        daemon.start()
+        found = await cluster.ready("g", seconds=40.0)
+        parts = await cluster.parts(found.launch)
+        assert {node: part.state for node, part in parts.items()} == {"a": "loaded", "b": "loaded"}
+        mains = {node: one.part("g")[0] for node, one in cluster.daemons.items()}
+        running = {
+            p.pid for p in psutil.process_iter() if "--node-rank" in _argv(p) and str(tmp_path) in " ".join(_argv(p))
+        }
+        assert running == {p.pid for p in mains.values()}
+
+
+def _argv(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 async def test_a_host_that_is_not_there_is_waited_for_and_named(cluster: Hosts) -> None:

@@ -62,13 +62,16 @@ class Engine:
             raise NotReady(f"{path}: {type(error).__name__}: {error}") from None
 
     async def answers(self, timeout: float = 1.0) -> int:
-        """The status of `/health`: whether there is an engine at all, whatever state it is in. Raises NotReady."""
-        return (await self._ask("GET", "/health", timeout))[0]
+        """The status of `/ready`: whether there is an engine at all, whatever it says. Raises NotReady.
 
-    async def there(self, timeout: float = 1.0) -> bool:
-        """Its HTTP server runs. Where ranks alone run (node-rank 1 and up) it starts when they have loaded."""
+        `/health` would not do: at rank 0 it waits for a generation.
+        """
+        return (await self._ask("GET", "/ready", timeout))[0]
+
+    async def part_loaded(self, timeout: float = 1.0) -> bool:
+        """Of node-rank 1 and up: its server, which says 200 to `/health` whatever is, starts when its ranks have loaded."""
         try:
-            return await self.answers(timeout) == 200
+            return (await self._ask("GET", "/health", timeout))[0] == 200
         except NotReady:
             return False
 

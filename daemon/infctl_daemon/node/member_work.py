@@ -188,7 +188,7 @@ class MemberWork:
         launch = self.launch
         assert launch is not None and launch.name == name and launch.engine is not None and launch.tree is not None
         while not launch.ending:
-            if await launch.engine.there(PROBE_TIMEOUT):
+            if await launch.engine.part_loaded(PROBE_TIMEOUT):
                 await launch.tree.scan(deep=True)
                 seen = roles.ranks(launch.titles)
                 if seen >= launch.spec.ranks_per_host:
