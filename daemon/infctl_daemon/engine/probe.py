@@ -69,7 +69,7 @@ class Engine:
         return (await self._ask("GET", "/ready", timeout))[0]
 
     async def part_loaded(self, timeout: float = 1.0) -> bool:
-        """Of node-rank 1 and up: its server, which says 200 to `/health` whatever is, starts when its ranks have loaded."""
+        """Of node-rank 1 and up: its server, which says 200 whatever is, starts when its ranks have loaded."""
         try:
             return (await self._ask("GET", "/health", timeout))[0] == 200
         except NotReady:
