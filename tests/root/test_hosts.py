@@ -28,7 +28,7 @@ def network() -> Iterator[Hosts]:
     outside = _machine()
     with hosts("a", "b", "c") as made:
         yield made
-    assert [path for path in netns.NAMES.glob(f"infctl-t{os.getpid()}.*")] == []
+    assert list(netns.NAMES.glob(f"infctl-t{os.getpid()}.*")) == []
     assert _machine() == outside, "the machine's own network is as it was"
 
 

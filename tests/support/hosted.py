@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -61,15 +61,16 @@ class Hosts(Cluster):
 
 
 @asynccontextmanager
-async def hosts_cluster(folder: Path, nodes: Sequence[str] = ("a", "b", "c")) -> AsyncIterator[Hosts]:
+async def hosts_cluster(
+    folder: Path, nodes: Sequence[str] = ("a", "b", "c"), crash_at: Mapping[str, str] | None = None
+) -> AsyncIterator[Hosts]:
     async with live_etcd(BINARIES[0], folder / "etcd") as etcd, store_on(etcd.endpoint) as store:
         daemons = {node: HostNoded(folder / node, etcd.endpoint, node) for node in nodes}
         try:
-            for daemon in daemons.values():
-                daemon.start()
+            for node, daemon in daemons.items():
+                daemon.start(crash_at=(crash_at or {}).get(node, ""))
             yield Hosts(etcd, store, daemons, model(folder / "model"))
         finally:
             for daemon in daemons.values():
-                for group in ("g",):
-                    daemon.part(group)
+                daemon.part("g")
                 await daemon.close()

@@ -94,7 +94,7 @@ class Hosts:
 
     # hurting
     def cut(self, one: str, other: str, how: How = "blackhole") -> None:
-        """From now on nothing passes between them, in no direction, and nobody is told (`unreachable`: who connects)."""
+        """From now on nothing passes between them, in no direction; with `unreachable` who connects is told."""
         assert frozenset((one, other)) not in self._cuts, f"{one} and {other} are cut already"
         self._rules("add", one, other, how)
         self._cuts[frozenset((one, other))] = how
