@@ -48,8 +48,9 @@ faults: $(STAMP) ## Only the tests that kill and freeze real processes
 	$(BIN)/pytest -m 'faults and not sglang and not root' $(ARGS)
 
 .PHONY: test-root
-test-root: $(STAMP) ## Tests that need root: the units in a real systemd, booted in namespaces (apt fetches it once)
+test-root: $(STAMP) ## Tests that need root: units in a real systemd (apt fetches it once), several hosts, in namespaces
 	@.ci/systemd_root.sh >/dev/null
+	@.ci/hosts_tools.sh
 	$(BIN)/pytest -m root $(ARGS)
 
 .PHONY: sglang

@@ -1,4 +1,7 @@
-"""Tests that need root: a real systemd in namespaces. Skipped with the reason elsewhere; in CI a skip is a failure."""
+"""Tests that need root: a real systemd, or several hosts, in namespaces.
+
+Skipped with the reason elsewhere; in CI a skip is a failure.
+"""
 
 from __future__ import annotations
 

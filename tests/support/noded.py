@@ -69,6 +69,8 @@ class Noded:
         self.record = folder / "record"
         self.process: subprocess.Popen[bytes] | None = None
         self.read_api: dict[str, Any] = {"listen": "127.0.0.1:0"}
+        self.flags: list[str] = []
+        self.inside: list[str] = []  # words before the command, by which it runs elsewhere
         self._seen: set[Process] = set()
 
     def start(self, *, stop_groups: bool = True, crash_at: str = "") -> None:
@@ -80,6 +82,7 @@ class Noded:
         argv += ["--endpoints", self.endpoint, "--log-level", "debug"]
         argv += ["--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run")]
         argv += ["--stop-groups-on-exit"] if stop_groups else []
+        argv = [*self.inside, *argv, *self.flags]
         env = {**os.environ, "INFCTL_RECORD": str(self.record), "INFCTL_CRASH_AT": crash_at}
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(argv, stderr=log, env=env)
