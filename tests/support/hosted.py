@@ -51,6 +51,18 @@ class Hosts(Cluster):
         found = await self.store.range(f"{self.keys.group(group)}ranks/{launch}/")
         return {part.node: part for part in (decode(RankPart, kv.value) for kv in found.kvs)}
 
+    def now(self, group: str = "g") -> list[Process]:
+        """Every process of the group that lives on any host."""
+        return [process for daemon in self.daemons.values() for process in daemon.living(group)]
+
+    async def ended(self, processes: Sequence[Process], seconds: float = 20.0) -> None:
+        """None of these is left, whatever was started since."""
+
+        async def look() -> bool:
+            return not any(procfs.is_alive(process.ident) for process in processes)
+
+        await until(look, seconds, "the processes of the launch are gone")
+
     async def gone(self, group: str = "g", seconds: float = 20.0) -> None:
         """No process of the group's last launch is left on any host."""
 

@@ -63,7 +63,8 @@ def waiting(context: Context, launch: Launch) -> str:
     for node in others(launch):
         part = known.get(node)
         if part is None:
-            words.append(f"{node} has not begun")
+            there = node in context.world.nodes
+            words.append(f"{node} has not begun" if there else f"no daemon is registered on {node}")
         elif part.state != LOADED:
             words.append(f"{node} is {part.state}" + (f" ({part.message})" if part.message else ""))
     return ", ".join(words)
