@@ -77,9 +77,9 @@ def step(group: Group, event: GroupEvent, now: float) -> Step:
             return _timer(group, name, launch, now)
         case ev.ClaimRefused(launch, why) if group.phase is Phase.CLAIMING:
             return group, (ev.SetTimer("claim", "", STORE_RETRY), ev.Announce("claim.refused", launch, why))
-        case ev.StoreFailed("ClaimLaunch", _) if group.phase is Phase.CLAIMING:
+        case ev.StoreFailed("ClaimLaunch", _) | ev.ClaimDeferred() if group.phase is Phase.CLAIMING:
             return group, (ev.SetTimer("claim", "", STORE_RETRY),)
-    if event.launch != group.launch or not group.launch:
+    if isinstance(event, ev.ClaimDeferred) or event.launch != group.launch or not group.launch:
         return group, ()
     return _of_launch(group, event, now)
 

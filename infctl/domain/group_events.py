@@ -92,6 +92,13 @@ class ClaimRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimDeferred:
+    """A launch cannot begin yet: something that it needs is not there. Nothing was asked of the store."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreFailed:
     """No definite answer for an effect (`what` is its name). Never a reason to kill."""
 
@@ -227,6 +234,7 @@ GroupEvent = (
     | LaunchClaimed
     | GenerationClaimed
     | ClaimRefused
+    | ClaimDeferred
     | StoreFailed
     | Spawned
     | SpawnFailed

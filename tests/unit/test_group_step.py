@@ -73,6 +73,7 @@ SOME_EVENTS: tuple[ev.GroupEvent, ...] = tuple(
         ev.GenerationClaimed(launch, 3),
         ev.GenerationClaimed(launch, 5),
         ev.ClaimRefused(launch, "another writer"),
+        ev.ClaimDeferred("waits for pool p"),
         *(ev.StoreFailed(what, launch) for what in ("ClaimLaunch", "ClaimGeneration", "PublishEndpoint", "WriteFault")),
         ev.StoreFailed("RunCanary", launch),
         ev.StoreFailed("nonsense", launch),

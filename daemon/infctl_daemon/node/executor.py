@@ -10,28 +10,24 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgspec
-
 from infctl.domain import group_events as ev
 from infctl.domain.causes import Cause, Evidence, classify
 from infctl.domain.errors import InfctlError, NotReady, Rejected, StartFailed, StoreError
 from infctl.domain.group_events import GroupEffect, GroupEvent
 from infctl.domain.health import Finding
 from infctl.store.codec import BadRecord
-from infctl.store.records import FaultNotice, Secret
-from infctl.store.stamp import fault_id, now_ms, now_text
+from infctl.store.records import FaultNotice
 from infctl_daemon.engine import roles
-from infctl_daemon.node import endings, endpoint, hosts, post_mortem
+from infctl_daemon.node import endings, hosts, post_mortem
 from infctl_daemon.node import launch as launches
 from infctl_daemon.node.adopt import Lost, adopt
-from infctl_daemon.node.claims import Refused
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.exits import exit_of
 from infctl_daemon.node.health import HealthWatch
 from infctl_daemon.node.launch import Launch, digest
-from infctl_daemon.proc import ended, output, procfs
+from infctl_daemon.node.registrar import Registrar, fault_words
+from infctl_daemon.proc import ended, output
 from infctl_daemon.proc.pidfd import Watched
-from infctl_daemon.proc.state_file import GroupState
 from infctl_daemon.runtime import crash
 from infctl_daemon.runtime.log import Logger
 
@@ -50,7 +46,7 @@ class Executor:
         self._post = post
         self._tasks: dict[asyncio.Task[None], tuple[str, str, int]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._notices: dict[str, FaultNotice] = {}
+        self._registrar = Registrar(context, group)
         self._side: set[asyncio.Task[None]] = set()
         self._health: HealthWatch | None = None
         self._oom: post_mortem.OomKills | None = None
@@ -72,7 +68,7 @@ class Executor:
                 loop = asyncio.get_running_loop()
                 self._timers[name] = loop.call_later(delay, self._post, ev.TimerFired(name, launch))
             case ev.Announce(kind, launch, message):
-                notice = self._notices.get(launch)
+                notice = self._registrar.notices.get(launch)
                 context.events.say(
                     kind,
                     f"group/{self._group}",
@@ -82,7 +78,7 @@ class Executor:
                     launch=launch,
                     generation=self.launch.generation if self.launch and self.launch.name == launch else 0,
                 )
-                self._log(launch).info(kind, message=message, **(_fault_words(notice) if notice else {}))
+                self._log(launch).info(kind, message=message, **(fault_words(notice) if notice else {}))
             case ev.ClaimLaunch(above):
                 self._spawn(effect, self._claim_launch(above))
             case ev.ClaimGeneration(launch, above):
@@ -96,7 +92,7 @@ class Executor:
             case ev.PublishEndpoint(launch, generation, state):
                 self._spawn(effect, self._publish(launch, generation, state))
             case ev.WriteFault(launch, reason, evidence):
-                self._spawn(effect, self._write_fault(self._notice(launch, reason, evidence)))
+                self._spawn(effect, self._write_fault(self._registrar.notice(launch, self.launch, reason, evidence)))
             case ev.KillLaunch(launch, why):
                 self._end_watches()
                 if self.launch and self.launch.name == launch and self.launch.tree:
@@ -143,76 +139,20 @@ class Executor:
             asyncio.get_running_loop().call_later(1.0, self.start, ev.KillLaunch(launch, "retried"))
 
     async def _claim_launch(self, above: int) -> None:
-        context = self._context
-        known = context.world.specs.get(self._group)
-        if known is None:
-            self._free(ev.ClaimRefused("", "the group has no specification any more"))
-            return
-        pool = context.world.pools.get(known[0].pool)
-        if pool is None:
-            self._free(ev.ClaimRefused("", f"pool {known[0].pool} does not exist"))
-            return
-        if why := hosts.not_ready(context, known[0]):
-            self._wait(why)
-            self._free(ev.ClaimRefused("", why))
-            return
-        state = context.state.read(self._group)
-        lease = context.lease()
-        crash.point("claim")
-        async with asyncio.timeout(STORE_DEADLINE):
-            got = await context.claims.claim_launch(known[0], max(above, state.generation), lease)
-        if isinstance(got, Refused):
-            self._free(ev.ClaimRefused("", got.why))
-            return
-        if got.before < state.generation:
-            # we write our file after the store: only another database, or an older state of it, knows less
-            message = (
-                f"generation {state.generation} was registered, and the store knows {got.before}: was it restored?"
-            )
-            self._log(state.launch).error("the store is behind our own file", message=message)
-            context.events.say("store.replaced", f"group/{self._group}", message=message)
-        crash.point("claimed")
-        await asyncio.to_thread(
-            context.state.write,
-            GroupState(
-                group=self._group,
-                generation=got.generation,
-                launch=got.launch,
-                boot_id=procfs.boot_id(),
-                port=state.port,
-                count=state.count + 1,
-                stage="claimed",
-                lease=lease,
-            ),
-        )
-        # what is wanted now, not when the claim began: the machine takes it for that too
-        spec = context.world.specs.get(self._group, known)[0]
-        pool = context.world.pools.get(spec.pool, pool)
-        self.launch = Launch(got.launch, spec, pool, got.generation, lease=lease)
-        self.waits = ""
-        self._free(ev.LaunchClaimed(got.launch, got.generation))
+        event, launch = await self._registrar.claim_launch(above)
+        self._wait(event.why if isinstance(event, ev.ClaimDeferred) else "")
+        if launch is not None:
+            self.launch = launch
+        self._free(event)
 
     def _free(self, event: GroupEvent) -> None:
         """Post the result of the running effect when its name is free again."""
         self._tasks = {t: n for t, n in self._tasks.items() if t is not asyncio.current_task()}
         self._post(event)
 
-    async def _claim_generation(self, launch: str, above: int) -> None:
-        lease = self._context.lease()
-        async with asyncio.timeout(STORE_DEADLINE):
-            got = await self._context.claims.claim_generation(self._group, launch, above, lease)
-        if isinstance(got, Refused):
-            self._free(ev.ClaimRefused(launch, got.why))
-            return
-        crash.point("generation")
-        await self._raised(launch, got.generation, lease)
-        self._free(ev.GenerationClaimed(launch, got.generation))
-
-    async def _raised(self, launch: str, generation: int, lease: int) -> None:
-        """The store holds this generation of ours: so does the state file before anyone hears of it."""
-        if self.launch and self.launch.name == launch:
-            self.launch.generation, self.launch.lease = generation, lease
-            await launches.record(self._context, self.launch)
+    async def _claim_generation(self, name: str, above: int) -> None:
+        current = self.launch if self.launch and self.launch.name == name else None
+        self._free(await self._registrar.claim_generation(name, current, above))
 
     def _current(self, name: str) -> Launch:
         if self.launch is None or self.launch.name != name:
@@ -353,53 +293,11 @@ class Executor:
 
     async def _publish(self, name: str, generation: int, state: str) -> None:
         launch = self._current(name)
-        written = endpoint.record(self._context, launch, generation, state)
-        secret = Secret(launch=name, api_key=launch.api_key)
-        lease, claims = self._context.lease(), self._context.claims
-        async with asyncio.timeout(STORE_DEADLINE):
-            registered = await claims.recall(self._group, name)
-            if registered is not None and registered.generation > generation:
-                # taken by an earlier life that died before it could write it down
-                await self._raised(name, registered.generation, lease)
-                self._free(ev.GenerationClaimed(name, registered.generation))
-                return
-            self.fit = state
-            while True:
-                draining = self.draining
-                written = msgspec.structs.replace(written, state="draining" if draining else state)
-                refused = await claims.publish(written, secret, lease)
-                if refused or draining == self.draining:
-                    break  # else: a drain began, or was taken back, while it was written
-        crash.point("published")
-        self._free(ev.ClaimRefused(name, refused.why) if refused else ev.EndpointPublished(name, generation, state))
-
-    def _notice(self, launch: str, reason: str, evidence: str) -> FaultNotice:
-        """One notice for a launch, however often it is tried: the moment is that of the first try."""
-        if launch not in self._notices:
-            generation = self.launch.generation if self.launch and self.launch.name == launch else 0
-            notice = FaultNotice(
-                fault_id=fault_id(),
-                group=self._group,
-                launch=launch,
-                generation=generation,
-                reason=reason,
-                evidence=evidence,
-                by=f"node/{self._context.node}",
-                at=now_text(),
-                at_ms=now_ms(),
-            )
-            self._notices = {launch: notice}
-        return self._notices[launch]
+        self.fit = state
+        self._free(await self._registrar.publish(launch, generation, state, lambda: self.draining))
 
     async def _write_fault(self, notice: FaultNotice) -> None:
-        async with asyncio.timeout(STORE_DEADLINE):
-            written = await self._context.claims.write_fault(notice)
-        crash.point("fault")
-        self._log(notice.launch).info(
-            "fault written" if written else "fault not needed: another launch is registered",
-            **_fault_words(notice),
-            took_ms=round(now_ms() - notice.at_ms, 2),
-        )
+        await self._registrar.write_fault(notice)
         self._free(ev.FaultWritten(notice.launch))
 
     async def _end(self, name: str, graceful: float, why: str = "") -> None:
@@ -408,7 +306,9 @@ class Executor:
             await launches.end(self._context, self.launch, lambda text: self._stuck(name, text), graceful)
         else:
             remains = await launches.end_recorded(self._context, self._group, lambda text: self._stuck(name, text))
-        await endings.keep(self._context, self._group, name, self.launch, self._notices.get(name), why, remains)
+        await endings.keep(
+            self._context, self._group, name, self.launch, self._registrar.notices.get(name), why, remains
+        )
         self.stuck = self.waits = ""
         hosts.withdraw(self._context, self._group, name)
         self._post(ev.LaunchGone(name))
@@ -433,10 +333,6 @@ class Executor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _fault_words(notice: FaultNotice) -> dict[str, str]:
-    return {"reason": notice.reason, "fault_id": notice.fault_id}
 
 
 def _start_cause(failure: Exception) -> Cause:
