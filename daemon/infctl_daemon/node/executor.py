@@ -52,7 +52,6 @@ class Executor:
         self._notices: dict[str, FaultNotice] = {}
         self._side: set[asyncio.Task[None]] = set()
         self._health: HealthWatch | None = None
-        self._oom: post_mortem.OomKills | None = None
         self.launch: Launch | None = None
         self.on_health: Callable[[], None] = lambda: None
         self.stuck = ""  # evidence about processes that do not die
@@ -223,7 +222,6 @@ class Executor:
 
     def _follow(self, launch: Launch) -> None:
         assert launch.tree is not None
-        self._oom = post_mortem.OomKills.of(launch.tree.main.pid)
         self._aside(launch.tree.keep_scanning())
         self._aside(launch.tree.keep_asking())
         self._aside(output.keep_bounded(ended.log_path(self._context.state_dir, launch.name)))
@@ -254,7 +252,8 @@ class Executor:
             if code == 0:
                 status += ", which nobody asked for"
             log = ended.log_path(self._context.state_dir, launch.name)
-            cause = classify(post_mortem.evidence(code, log, self._oom))
+            killed = launch.container.oom_kills() if launch.container else 0
+            cause = classify(post_mortem.evidence(code, log, killed))
             self._post(ev.ProcessExited(launch.name, one.ident.pid, title, status, cause))
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:

@@ -90,7 +90,7 @@ class Main:
         else:
             await self._follow()
         await self._done.wait()
-        self.tree.kill_children()
+        self.tree.tidy()
 
     async def _serve(self) -> None:
         options = self.options

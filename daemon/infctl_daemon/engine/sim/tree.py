@@ -47,7 +47,7 @@ class Tree:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.board = Board()
+        self.board = Board(options.named_memory)
         self.children: dict[str, int] = {}
         self._sockets: list[socket.socket] = []
         self.control, self._control_far = self._pair()
@@ -86,6 +86,7 @@ class Tree:
         run_detokenizer(self.options.model_path, Pipe(self._feed_far), Pipe(self._output_far))
 
     def _run_other(self, rank: int, pairs: dict[int, tuple[socket.socket, socket.socket]]) -> None:
+        self.board.leave_segment("rank")
         if rank in pairs:
             far = pairs[rank][1]
             self._keep(far)
@@ -95,6 +96,7 @@ class Tree:
             run_follower(join(self.options.dist_init_addr or "", rank, _JOIN_SECONDS))
 
     def _run_zero(self, pairs: dict[int, tuple[socket.socket, socket.socket]]) -> None:
+        self.board.leave_segment("rank")
         near = [pair[0] for pair in pairs.values()]
         self._keep(self._control_far, self._feed, *near)
         options = self.options
@@ -132,16 +134,24 @@ class Tree:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("unreachable")
 
+    def tidy(self) -> None:
+        """The end in good order."""
+        self.kill_children()
+        self.board.unlink(frozenset(self.children.values()))
+
     def watch(self, on_exit: Callable[[str], None]) -> None:
-        """Calls `on_exit(name)` in the running loop when a child has ended."""
+        """Calls `on_exit(name)` in the running loop when a child has ended, but not with code 0: SGLang's own watchdog
+        takes no notice of that either (0.5.23)."""
         loop = asyncio.get_running_loop()
         for name, pid in self.children.items():
             pidfd = os.pidfd_open(pid)
 
             def ended(name: str = name, pidfd: int = pidfd) -> None:
                 loop.remove_reader(pidfd)
+                ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
                 os.close(pidfd)
-                on_exit(name)
+                if ended is None or ended.si_status or ended.si_code != os.CLD_EXITED:
+                    on_exit(name)
 
             loop.add_reader(pidfd, ended)
 
