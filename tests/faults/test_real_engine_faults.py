@@ -22,7 +22,7 @@ from infctl.client.local.plan import Engine, Layout, profile
 from infctl.domain.errors import ConfigError
 from infctl.store.codec import decode
 from infctl.store.records import FaultNotice, Secret
-from infctl_daemon.proc import ended
+from infctl_daemon.proc import ended, ports
 from infctl_daemon.proc.kill import STUCK_AFTER
 from tests.support import exits_quietly
 from tests.support.cluster import Cluster, running
@@ -62,7 +62,9 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clus
         "maxQueued": engine.max_queued,
         "env": {**engine.env, "PYTHONPATH": str(quiet)},
     }
-    async with running(folder, ("a", "b"), sim=engine.args, patience=START_S, **spec) as made:
+    # it loads for a minute before it binds its port: not one of those that other daemons here choose meanwhile
+    a, b, *_ = (port for port in range(9600, 12000, 300) if ports.is_free(port))
+    async with running(folder, ("a", "b"), sim=engine.args, patience=START_S, ports={"a": a, "b": b}, **spec) as made:
         yield made
 
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ class Cluster:
         self.gateway_flags: list[str] = []
         self.daemon_flags: list[str] = []
         self.stops_groups = True
+        self.ports: dict[str, int] = {}  # of groups that are not to choose theirs
         self.url = ""
         self.admin = ""
 
@@ -113,6 +114,8 @@ class Cluster:
             }
             if body["engine"] == "sim":
                 body["engineArgs"], body["env"] = [*sim, "--sim-named-memory"], ENGINE_ENV
+            if name in self.ports:
+                body["port"] = self.ports[name]
             documents.append({**head, "kind": "Group", "metadata": {"name": name}, "spec": body})
         file = self.folder / "specs.yaml"
         file.write_text(yaml.safe_dump_all(documents))
@@ -218,6 +221,7 @@ async def running(
     etcd_members: int = 1,
     stops_groups: bool = True,
     patience: float = 30.0,
+    ports: Mapping[str, int] | None = None,
     **spec: object,
 ) -> AsyncIterator[Cluster]:
     """A cluster with ready groups; `cluster.etcd` is a `LiveCluster` where there are three members; extra keywords go
@@ -226,6 +230,7 @@ async def running(
     etcd = await kind(BINARIES[0], folder / "etcd").start()
     cluster = Cluster(folder, etcd, record)
     cluster.stops_groups = stops_groups
+    cluster.ports = dict(ports or {})
     try:
         cluster.start_daemon()
         await cluster.start_gateway(gateway)
