@@ -49,6 +49,7 @@ class Member:
             for text in self.options.faults:
                 self.faults.request(parse(text))
         await self._done.wait()
+        self.tree.tidy()
 
     def _terminate(self) -> None:
         rank = self.options.node_rank

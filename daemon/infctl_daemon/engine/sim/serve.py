@@ -59,7 +59,7 @@ class Main:
         await serve_admin(self.faults.admin_app(), self.options.admin_port)
         await self._serve()
         await self._done.wait()
-        self.tree.kill_children()
+        self.tree.tidy()
 
     async def _serve(self) -> None:
         options = self.options
@@ -92,10 +92,11 @@ class Main:
 
     # -- ends -----------------------------------------------------------------------------------------------
 
-    def _child_ended(self, name: str, _code: int) -> None:
+    def _child_ended(self, name: str, code: int) -> None:
         if name == "0":
             self._scheduler_ended.set()
-        if not self._leaving:
+        # SGLang's own watchdog takes no notice of a code 0 either (0.5.23)
+        if code and not self._leaving:
             log.error("subprocess %s is gone", name)
             asyncio.get_running_loop().call_later(self.options.crash_delay, self._crash, f"subprocess {name} is gone")
 

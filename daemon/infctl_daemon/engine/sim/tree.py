@@ -49,7 +49,7 @@ class Tree:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.board = Board()
+        self.board = Board(options.named_memory)
         self.children: dict[str, int] = {}
         self._sockets: list[socket.socket] = []
         self.control, self._control_far = self._pair()
@@ -96,11 +96,13 @@ class Tree:
         run_detokenizer(self.options.model_path, Pipe(self._feed_far), Pipe(self._output_far))
 
     def _run_other(self, far: socket.socket) -> None:
+        self.board.leave_segment("rank")
         self._keep(far)
         run_follower(Pipe(far))
 
     def _run_member(self, rank: int, main: socket.socket) -> None:
         """A rank of a node without rank 0; `main` is told when it has loaded."""
+        self.board.leave_segment("rank")
         self._keep(main)
         leader = join(self.options, rank)
         time.sleep(self.options.load_seconds)
@@ -109,6 +111,7 @@ class Tree:
         run_follower(leader)
 
     def _run_zero(self, near: list[socket.socket]) -> None:
+        self.board.leave_segment("rank")
         self._keep(self._control_far, self._feed, *near)
         options = self.options
         peers = gather(options)
@@ -151,6 +154,11 @@ class Tree:
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("unreachable")
+
+    def tidy(self) -> None:
+        """The end in good order."""
+        self.kill_children()
+        self.board.unlink(frozenset(self.children.values()))
 
     def watch(self, on_exit: Callable[[str, int], None]) -> None:
         """Calls `on_exit(name, code)` in the running loop when a child has ended; a signal is a negative code."""
