@@ -160,7 +160,13 @@ def end(here: Host) -> None:
         daemon.kill()
         daemon.wait(10)
         argv = [*program("infctl-noded", "infctl_daemon.node.main"), "--node", "n1", "--stop-groups-on-exit"]
+        log = here.root / "noded.log"
+        begun = log.stat().st_size
         here.spawn("noded", [*argv, "--state-dir", str(here.root / "node"), "--run-dir", str(here.root / "run")])
+        patience = time.monotonic() + 60
+        # one that is told to stop before it listens to signals would leave the engines behind
+        while b'"starting"' not in log.read_bytes()[begun:] and time.monotonic() < patience:
+            time.sleep(0.1)
         time.sleep(3.0)
     for process in here.processes.values():
         process.terminate()
