@@ -37,18 +37,25 @@ class Answer:
 
 
 class Engine:
-    """One launch's HTTP API, from the daemon's loop."""
+    """One launch's HTTP API, from the daemon's loop.
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, api_key: str) -> None:
-        self._session = session
+    What is only read goes through `kept`, whose connections stay open: one that has broken is replaced and the question
+    put again, so a dead engine is seen as well as before. A generation takes a new connection of `fresh` each time, as
+    clients do: an engine that lets nobody new in must not look well.
+    """
+
+    def __init__(self, fresh: aiohttp.ClientSession, kept: aiohttp.ClientSession, url: str, api_key: str) -> None:
+        self._fresh = fresh
+        self._kept = kept
         self.url = url
         self._headers = {"authorization": f"Bearer {api_key}"}
 
     async def _ask(self, method: str, path: str, timeout: float, body: Any = None) -> tuple[int, Any]:
         """Status and decoded JSON (None where there is none). Raises NotReady."""
         limit = aiohttp.ClientTimeout(total=timeout)
+        session = self._kept if method == "GET" else self._fresh
         try:
-            async with self._session.request(
+            async with session.request(
                 method, self.url + path, json=body, headers=self._headers, timeout=limit
             ) as response:
                 try:

@@ -115,7 +115,10 @@ class Agent:
             earlier=state.lease, keep=state.keep_lease, engines_at=s.address,
         )  # fmt: skip
         spare = SpareLease(store)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as http:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as http,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as kept_http,
+        ):
             self._context = Context(
                 node=s.node,
                 address=s.address,
@@ -130,6 +133,7 @@ class Agent:
                 state_dir=s.state_dir,
                 run_dir=s.run_dir,
                 http=http,
+                kept_http=kept_http,
                 recorder=Recorder(f"noded-{s.node}"),
                 log=self._log,
                 containers=containers,

@@ -45,7 +45,8 @@ class Context:
     state: StateFile
     state_dir: Path
     run_dir: Path
-    http: aiohttp.ClientSession
+    http: aiohttp.ClientSession  # a new connection for each question
+    kept_http: aiohttp.ClientSession
     recorder: Recorder
     log: Logger
     lease: Callable[[], int]

@@ -21,6 +21,7 @@ from infctl_daemon.engine.probe import SHED
 from infctl_daemon.node import hosts
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.launch import Launch
+from infctl_daemon.runtime.beat import last_beat
 
 
 class HealthWatch:
@@ -109,7 +110,11 @@ class HealthWatch:
     def _wait(self, layer: Layer, delay: float) -> None:
         if layer in self._waits:
             self._waits[layer].cancel()
-        self._waits[layer] = asyncio.get_running_loop().call_later(delay, self.feed, ev.Due(layer))
+        loop, poll = asyncio.get_running_loop(), self.health.policy.process.interval
+        due = loop.time() + delay
+        if delay >= poll:
+            due = last_beat(due, poll)  # with the questions to the other groups
+        self._waits[layer] = loop.call_at(due, self.feed, ev.Due(layer))
 
     def _ask(self, layer: Layer, timeout: float) -> None:
         if layer in self._waits:

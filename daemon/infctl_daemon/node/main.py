@@ -27,6 +27,7 @@ from infctl_daemon.node.check_config import DEFAULT_FILE, check, chosen_address
 from infctl_daemon.runtime import log
 from infctl_daemon.runtime.console import complain
 from infctl_daemon.runtime.etcd_options import add_etcd_options, find_etcd
+from infctl_daemon.runtime.memory import one_arena
 from infctl_daemon.runtime.reload import Reloader, follow_sighup
 from infctl_daemon.runtime.sdnotify import Notifier, feed_watchdog
 from infctl_daemon.runtime.settings import Checked, report
@@ -181,6 +182,7 @@ def _run(args: argparse.Namespace) -> int:
     faulthandler.enable()
     # /proc is read in a thread; at the usual 5 ms it would hold up the loop just when a fault is being written
     sys.setswitchinterval(0.0005)
+    one_arena()
     log.configure(args.log_level or "info")
     try:
         chosen = settings(args)

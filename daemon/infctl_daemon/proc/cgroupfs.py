@@ -49,7 +49,8 @@ def own_path(text: str) -> str:
 def pids(group: Path) -> frozenset[int]:
     """Every process in it; one of a foreign pid namespace shows as 0 and is not ours to name."""
     try:
-        return frozenset(int(word) for word in (group / "cgroup.procs").read_text().split()) - {0}
+        with open(f"{group}/cgroup.procs", "rb", buffering=0) as members:
+            return frozenset(map(int, members.read().split())) - {0}
     except (OSError, ValueError):
         return frozenset()
 

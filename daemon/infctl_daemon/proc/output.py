@@ -14,6 +14,8 @@ import ctypes
 import os
 from pathlib import Path
 
+from infctl_daemon.runtime.beat import beat
+
 LINES = 200
 TAIL_BYTES = 1 << 20  # longest tail that is read, however long its lines are
 KEEP = 64 << 20
@@ -61,7 +63,7 @@ def on_disk(path: Path) -> int:
 async def keep_bounded(path: Path, every: float = EVERY, keep: int = KEEP, slack: int = SLACK) -> None:
     """`bound` it until cancelled. A look costs one stat; the work is done in a thread."""
     while True:
-        await asyncio.sleep(every)
+        await beat(every)
         if on_disk(path) > keep + slack:
             await asyncio.to_thread(bound, path, keep, slack)
 

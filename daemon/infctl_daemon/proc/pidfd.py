@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from infctl_daemon.proc import pidfd_info, procfs
 from infctl_daemon.proc.container import Container
 from infctl_daemon.proc.procfs import Ident, Stat
-from infctl_daemon.proc.threads import ThreadWatch, supported
+from infctl_daemon.proc.threads import WATCHED, ThreadWatch, supported
+from infctl_daemon.runtime.beat import beat
 
 EXIT_POLL = 0.02
 ASK_COST, ASK_SHARE = 10e-6, 0.005  # seconds that asking one process takes, and the share of a core for all of them
@@ -32,6 +33,8 @@ FAST_SCAN = 0.25
 SLOW_SCAN = 5.0
 SHARED = 0.1  # many launches that load at once look at one reading of /proc
 GLANCE = 1.0  # how often a container is asked whether there are others in it
+DEEP = 60  # of so many slow scans one reads the mapped memory, whatever /dev/shm looks like
+NEW_NAMES = 2  # and so many after a name has come: it is there a moment before it is mapped
 
 
 @dataclass(slots=True)
@@ -99,6 +102,8 @@ class Tree:
     loading: bool = True
     container: Container | None = None
     _swept: bool = False  # the container was killed as a whole
+    _names: frozenset[str] = frozenset()  # under /dev/shm, at the last scan
+    _deep: int = NEW_NAMES  # scans to come that read the mapped memory
     _empty: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, ident: Ident, title: str = "", parent: str = "") -> None:
@@ -160,25 +165,32 @@ class Tree:
         asked: list[Watched] = []
         sorted_at = 0.0
         while self.living:
-            if loop.time() >= sorted_at + GLANCE:
+            glance = GLANCE if self.loading else SLOW_SCAN
+            if loop.time() >= sorted_at + glance or not asked:
                 sorted_at = loop.time()
                 asked = [one for one in self._serving() if self._needs_asking(one)]
             for one in asked:
                 if one.stat_fd >= 0 and not one.told and procfs.is_ending(one.stat_fd):
                     self._tell(one)
-            await asyncio.sleep(max(EXIT_POLL, len(asked) * ASK_COST / ASK_SHARE) if asked else GLANCE)
+            if asked:
+                await asyncio.sleep(max(EXIT_POLL, len(asked) * ASK_COST / ASK_SHARE))
+            else:
+                await beat(glance)
 
     def _serving(self) -> list[Watched]:
         return [w for w in self.living if w.ident == self.main or self.serves(w.title, w.parent)]
 
     def _needs_asking(self, one: Watched) -> bool:
-        if THREADS:
+        if one.threads is not None and one.threads.whole:
+            return False
+        count, resident = procfs.size(one.stat_fd)
+        if THREADS and count > WATCHED:
             if one.threads is None:
                 one.threads = ThreadWatch(one.ident.pid, lambda: self._signed(one))
             one.threads.refresh()
             if one.threads.whole:
                 return False
-        return procfs.resident(one.ident.pid) >= MUCH
+        return resident >= MUCH
 
     def _signed(self, one: Watched, tries: int = SIGN_TRIES) -> None:
         """A thread has ended: by itself, or as the first of all."""
@@ -188,6 +200,8 @@ class Tree:
             self._tell(one)
         elif tries:
             asyncio.get_running_loop().call_later(SIGN_LOOK, self._signed, one, tries - 1)
+        elif one.threads is not None:
+            one.threads.refresh()  # it lives: another thread in the place of that one
 
     @property
     def living(self) -> list[Watched]:
@@ -221,19 +235,32 @@ class Tree:
         """Scan until cancelled or until nothing is left alive."""
         turn = 0
         while self.living:
-            await self.scan(deep=not self.loading or turn % 8 == 0, age=SHARED)
+            await self.scan(deep=self._is_deep(turn), age=SHARED)
             turn += 1
             await self._pause()
+
+    def _is_deep(self, turn: int) -> bool:
+        """Whether this scan reads the mapped memory: thousands of lines for each process of a real engine."""
+        if self.loading:
+            return turn % 8 == 0
+        names = procfs.shared_names()
+        if names - self._names:
+            self._deep = NEW_NAMES
+        self._names = names
+        self._deep -= 1
+        return self._deep >= 0 or turn % DEEP == 0
 
     async def _pause(self) -> None:
         """Until the next scan is due: at once when the container has somebody in it whom we do not watch."""
         if self.loading:
             await asyncio.sleep(FAST_SCAN)
             return
+        if self.container is None or self.container.pids() is None:
+            await beat(SLOW_SCAN)  # with all the others that search /proc: one reading is enough for them
+            return
         for _ in range(round(SLOW_SCAN / GLANCE)):
-            await asyncio.sleep(GLANCE)
-            listed = self.container.pids() if self.container else None
-            if listed and not listed <= {w.ident.pid for w in self.living}:
+            await beat(GLANCE)
+            if (self.container.pids() or frozenset()) - {w.ident.pid for w in self.living}:
                 return
 
     def kill(self) -> int:

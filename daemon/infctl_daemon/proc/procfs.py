@@ -14,6 +14,8 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _PF_EXITING = 0x4  # include/linux/sched.h
+_CHUNK = 1 << 16
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,21 @@ class Stat:
     name: str
 
 
+def _read(path: str) -> bytes:
+    """A whole file of /proc; without buffers and paths, which cost as much again. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        whole = b""
+        while part := os.read(fd, _CHUNK):
+            whole += part
+        return whole
+    finally:
+        os.close(fd)
+
+
 def stat(pid: int) -> Stat | None:
     try:
-        raw = (_PROC / str(pid) / "stat").read_bytes()
+        raw = _read(f"/proc/{pid}/stat")
     except OSError:
         return None
     # the name is in parentheses and may hold anything, so split after the last one
@@ -83,12 +97,13 @@ def exit_status(fd: int) -> int | None:
     return os.waitstatus_to_exitcode(status)
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory that the process has now; 0 where that cannot be read."""
+def size(fd: int) -> tuple[int, int]:
+    """How many threads the process behind an `open_stat` descriptor has, and bytes of memory; zeros if not known."""
     try:
-        return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        fields = os.pread(fd, 1024, 0).rpartition(b")")[2].split(None, 23)
+        return int(fields[17]), int(fields[21]) * _PAGE
     except (OSError, IndexError, ValueError):
-        return 0
+        return 0, 0
 
 
 def is_alive(ident: Ident) -> bool:
@@ -154,7 +169,7 @@ def marked(variable: str, value: str) -> list[Ident]:
 def title(pid: int) -> str:
     """What the process calls itself: its command line, shortened; engines overwrite it with their role."""
     try:
-        raw = (_PROC / str(pid) / "cmdline").read_bytes()
+        raw = _read(f"/proc/{pid}/cmdline")
     except OSError:
         return ""
     words = [w.decode(errors="replace") for w in raw.rstrip(b"\0 ").split(b"\0")]
@@ -168,14 +183,20 @@ def title(pid: int) -> str:
 def shared_memory(pid: int) -> set[str]:
     """Names under /dev/shm that the process has mapped now."""
     try:
-        with open(_PROC / str(pid) / "maps", encoding="utf-8", errors="replace") as lines:
-            return {
-                line.rstrip("\n").split("/dev/shm/", 1)[1].removesuffix(" (deleted)")
-                for line in lines
-                if "/dev/shm/" in line
-            }
+        maps = _read(f"/proc/{pid}/maps")
     except OSError:
         return set()
+    lines = maps.split(b"\n") if b"/dev/shm/" in maps else ()
+    found = (line.partition(b"/dev/shm/")[2] for line in lines)
+    return {name.decode(errors="replace").removesuffix(" (deleted)") for name in found if name}
+
+
+def shared_names() -> frozenset[str]:
+    """What is under /dev/shm now, whoever made it."""
+    try:
+        return frozenset(os.listdir("/dev/shm"))
+    except OSError:
+        return frozenset()
 
 
 def boot_id() -> str:

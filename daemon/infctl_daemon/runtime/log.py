@@ -10,9 +10,11 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any
 
-import structlog
-
 from infctl.domain.errors import InfctlError
+from infctl_daemon.runtime.memory import without
+
+with without("rich"):  # for tracebacks on a terminal, which we never write
+    import structlog
 
 _SECRET = ("api_key", "admin_api_key", "secret", "password", "token_value", "authorization")
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}

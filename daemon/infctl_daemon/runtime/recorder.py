@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from io import FileIO
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -39,7 +40,7 @@ class Recorder:
 
     def __init__(self, process: str, folder: str | None = None) -> None:
         folder = folder if folder is not None else os.environ.get("INFCTL_RECORD", "")
-        self._file = None
+        self._file: FileIO | None = None
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self._file = open(Path(folder) / f"{process}-{os.getpid()}.jsonl", "ab", buffering=0)  # noqa: SIM115
@@ -49,22 +50,26 @@ class Recorder:
         return self._file is not None
 
     def initial(self, machine: str, key: str, state: _Data) -> None:
-        self._write({"machine": machine, "key": key, "initial": to_wire(state)})
+        if self._file is not None:
+            self._write(self._file, {"machine": machine, "key": key, "initial": to_wire(state)})
 
     def step(self, machine: str, key: str, now: float, event: _Data, effects: tuple[Any, ...]) -> None:
+        if self._file is None:
+            return  # in service: not even the words are made
         self._write(
+            self._file,
             {
                 "machine": machine,
                 "key": key,
                 "now": now,
                 "event": to_wire(event),
                 "effects": [to_wire(e) for e in effects],
-            }
+            },
         )
 
-    def _write(self, line: dict[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(msgspec.json.encode(line) + b"\n")
+    @staticmethod
+    def _write(file: FileIO, line: dict[str, Any]) -> None:
+        file.write(msgspec.json.encode(line) + b"\n")
 
     def close(self) -> None:
         if self._file is not None:

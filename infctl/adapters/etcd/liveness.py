@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+_BEAT_S = 0.5  # idle streams ask together: for a client at rest each time it wakes costs more than a question
 DOUBT_S = 1.0  # for the answer of a member that somebody else has just given up
 
 
@@ -33,7 +34,8 @@ class Liveness:
     def waiting(self, quiet: float) -> None:
         """Reading again; after `quiet` seconds of silence it asks."""
         self._reading = True
-        self._set(self._loop.time() + quiet)
+        due = self._loop.time() + quiet
+        self._set(due - due % _BEAT_S)
 
     def doubt(self) -> None:
         """Somebody had no answer from this member: ask now, and do not wait long."""
