@@ -7,8 +7,8 @@
 
 Kept true, whatever order events come in: a launch is started here once and never again, and only after nothing is left
 of the one before it (R2); a death makes the kill and the notice in the same step; an owner that the store has lost is
-one class of evidence and kills nothing, an engine that nobody reaches either is the second (R6); with a planned notice
-node-rank 0 goes first; a store that does not answer kills nothing (R5).
+one class of evidence and kills nothing, an engine that had loaded and that nobody reaches any more is the second (R6);
+with a planned notice node-rank 0 goes first; a store that does not answer kills nothing (R5).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from infctl.domain.member_events import MemberEffect, MemberEvent
 STORE_RETRY = 0.5
 PROBE_EVERY = 1.0
 UNREACHED = 3  # probes in a row that make the second class of evidence
+REMEMBERED = 8  # launches that are over
 
 
 class Phase(StrEnum):
@@ -41,15 +42,15 @@ ALIVE = frozenset({Phase.SPAWNING, Phase.LOADING, Phase.SERVING})
 class Member:
     """`launch` is the one that runs or ran last; `planned` a newer one that waits until that is gone.
 
-    `closed` is the last one that ended before it was begun here. `unreached`: probes of the leader that failed in a
-    row while `owner_away`.
+    `closed` are the last ones that are over or ran here before: none of them is begun. `unreached`: probes of the
+    leader that failed in a row while `owner_away`; an engine listens when it has loaded, so it is asked from then on.
     """
 
     group: str
     phase: Phase = Phase.IDLE
     launch: str = ""
     planned: ev.PlanSeen | None = None
-    closed: str = ""
+    closed: tuple[str, ...] = ()
     load: float = 900.0
     leave: float = 35.0
     owner_away: bool = False
@@ -89,19 +90,20 @@ def _of_launch(member: Member, event: MemberEvent) -> Step:
             return replace(member, phase=Phase.LOADING), (ev.AwaitPart(launch), ev.SayPart(launch, "loading"))
         case ev.PartLoaded(_, ranks) if phase is Phase.LOADING:
             said = ev.Announce("part.loaded", launch, f"{ranks} ranks")
-            return replace(member, phase=Phase.SERVING), (ev.SayPart(launch, "loaded"), said)
+            serving = replace(member, phase=Phase.SERVING)
+            return serving, (ev.SayPart(launch, "loaded"), said, *_look_for_owner(serving))
         case ev.PartRefused(_, why, cause) if alive:
             return _end(member, cause, why)
         case ev.ProcessExited(_, pid, title, status, cause) if alive:
             return _end(member, cause, f"{title} (pid {pid}) ended" + (f": {status}" if status else ""))
-        case ev.ProcessExited() if phase is Phase.LEAVING:
+        case ev.ProcessExited() | ev.PartRefused() if phase is Phase.LEAVING:
             return _kill(member, member.end_reason)
         case ev.FaultSeen(_, reason) if alive and traits(reason).planned:
             leaving = replace(member, phase=Phase.LEAVING, end_reason=reason, end_evidence="planned")
             if member.owner_away:
                 return _kill(leaving, reason)
             return leaving, (ev.SetTimer("leave", launch, member.leave), ev.Announce("part.leaving", launch, reason))
-        case ev.FaultSeen(_, reason) if there:
+        case ev.FaultSeen(_, reason) if there and not traits(reason).planned:
             return _kill(member, reason)
         case ev.FaultSeen() if member.fault_pending:
             return _settle(replace(member, fault_pending=False))
@@ -113,16 +115,15 @@ def _of_launch(member: Member, event: MemberEvent) -> Step:
             return _kill(replace(member, owner_away=True), member.end_reason)
         case ev.OwnerAway() if alive and not member.owner_away:
             away = replace(member, owner_away=True, unreached=0)
-            return away, (ev.ProbeLeader(launch), ev.Announce("owner.away", launch, "the store has lost its part"))
+            return away, _look_for_owner(away)
         case ev.OwnerBack() if member.owner_away:
             return replace(member, owner_away=False, unreached=0), ()
-        case ev.LeaderProbed(_, reached, why) if alive and member.owner_away:
+        case ev.LeaderProbed(_, reached, why) if phase is Phase.SERVING and member.owner_away:
             return _probed(member, reached, why)
         case ev.PartGone() if phase is Phase.ENDING and not member.gone:
             return _settle(replace(member, gone=True))
         case ev.PartGone() if there:
-            ended, effects = _end(member, Cause.CRASH, "every process is gone")
-            return replace(ended, gone=True), effects
+            return _end(member, Cause.CRASH, "every process is gone")
         case ev.FaultWritten() if member.fault_pending:
             return _settle(replace(member, fault_pending=False))
         case ev.StoreFailed() if member.fault_pending:
@@ -133,7 +134,7 @@ def _of_launch(member: Member, event: MemberEvent) -> Step:
 
 
 def _planned(member: Member, plan: ev.PlanSeen) -> Step:
-    if plan.launch in (member.closed, member.launch):
+    if plan.launch in (*member.closed, member.launch):
         return member, ()
     if member.phase is Phase.IDLE:
         return _spawn(replace(member, planned=None), plan)
@@ -145,8 +146,9 @@ def _planned(member: Member, plan: ev.PlanSeen) -> Step:
 
 
 def _spawn(member: Member, plan: ev.PlanSeen) -> Step:
+    over = _over(member, member.launch) if member.launch else member
     spawning = replace(
-        member, phase=Phase.SPAWNING, launch=plan.launch, load=plan.load, leave=plan.leave, gone=False,
+        over, phase=Phase.SPAWNING, launch=plan.launch, load=plan.load, leave=plan.leave, gone=False,
         owner_away=False, unreached=0, fault_pending=False, end_reason="", end_evidence="",
     )  # fmt: skip
     return spawning, (ev.SpawnPart(plan.launch), ev.SetTimer("load", plan.launch, plan.load))
@@ -168,7 +170,21 @@ def _closed_before(member: Member, launch: str) -> Member:
     """A launch that is over before it was begun here is not begun."""
     if member.planned is not None and member.planned.launch == launch:
         member = replace(member, planned=None)
-    return replace(member, closed=launch) if member.phase is Phase.IDLE else member
+    return _over(member, launch)
+
+
+def _over(member: Member, launch: str) -> Member:
+    if launch in member.closed:
+        return member
+    return replace(member, closed=(*member.closed, launch)[-REMEMBERED:])
+
+
+def _look_for_owner(member: Member) -> tuple[MemberEffect, ...]:
+    """The first class of evidence is there: ask for the second, once there is something to ask."""
+    if not member.owner_away or member.phase is not Phase.SERVING:
+        return ()
+    said = ev.Announce("owner.away", member.launch, "the store does not have its part")
+    return ev.ProbeLeader(member.launch), said
 
 
 def _probed(member: Member, reached: bool, why: str) -> Step:
@@ -190,7 +206,7 @@ def _timer(member: Member, name: str) -> Step:
         return _kill(member, member.end_reason)
     if name == "fault" and member.fault_pending:
         return member, (ev.WriteFault(launch, member.end_reason, member.end_evidence),)
-    if name == "probe" and phase in ALIVE and member.owner_away:
+    if name == "probe" and phase is Phase.SERVING and member.owner_away:
         return member, (ev.ProbeLeader(launch),)
     return member, ()
 

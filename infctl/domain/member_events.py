@@ -37,7 +37,7 @@ class FaultSeen:
 
 @dataclass(frozen=True, slots=True)
 class OwnerAway:
-    """The store lost the owner's part of the launch: its lease ended, or it has left."""
+    """The store does not have the owner's part of the launch: its lease ended, it has left, or it was never written."""
 
     launch: str
 

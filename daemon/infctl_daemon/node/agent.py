@@ -215,7 +215,10 @@ class Agent:
 
     async def _observe(self, observer: Observer) -> None:
         revision = await observer.list()
+        self._context.world.listed = True
         self.synced.set()
+        for loop in self._loops.values():
+            loop.executor.hosts_changed(loop.state.launch)
         self._end_unwanted()
         self._members.begin()
         self._say_node()

@@ -232,7 +232,7 @@ class Claims:
         group, launch, keys = notice.group, notice.launch, self._keys
         known = self._known.get(group)
         for _ in range(4):
-            if known is None or known.launch != launch:
+            if known is None or known.launch != launch or not self._begun(group, launch):
                 found = await self._store.txn([], self._look(group, launch), timeout=TXN_TIMEOUT)
                 kv, begun, told = (_first(found, i) for i in range(3))
                 registered = decode(Generation, kv.value) if kv else None
@@ -241,7 +241,9 @@ class Claims:
                 if told is not None:
                     return True
                 if begun is not None:
-                    self._launches[group] = decode(LaunchRecord, begun.value)
+                    self._launches[group] = record = decode(LaunchRecord, begun.value)
+                    if record.ended_at:
+                        return True  # longer ago than notices last
                 known = Registration(launch, registered.generation, kv.mod_revision)
                 notice = msgspec.structs.replace(notice, generation=known.generation)
             ops: list[Op] = [Delete(keys.endpoint(group)), Delete(keys.secret(group))]
@@ -260,6 +262,10 @@ class Claims:
                 return True
             known = None  # somebody raised the generation, or told of the fault: look who
         raise StoreUnavailable("the generation changes all the time")
+
+    def _begun(self, group: str, launch: str) -> bool:
+        """Whether we know what the owner wrote of the launch: its end keeps that."""
+        return group in self._launches and self._launches[group].launch == launch
 
     async def _withdraw_when_full(self, group: str, launch: str) -> bool:
         """Take the endpoint out of a full database. etcd refuses every transaction over its quota, compares and all,

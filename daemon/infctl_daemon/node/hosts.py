@@ -51,7 +51,9 @@ def others(launch: Launch) -> list[str]:
 
 
 def lost(context: Context, launch: Launch) -> tuple[str, ...]:
-    """Hosts whose part the store does not have."""
+    """Hosts whose part the store does not have; none before it was asked."""
+    if not context.world.listed:
+        return ()
     known = context.world.parts.get(launch.name, {})
     return tuple(node for node in others(launch) if node not in known)
 

@@ -30,6 +30,7 @@ class MemberLoop:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.since = now_text()
+        self._stopping = False
 
     def begin(self) -> None:
         self._context.recorder.initial("member", self.name, self.state)
@@ -43,7 +44,9 @@ class MemberLoop:
         if (remembered := await self.work.remember()) is not None:
             self._take(remembered)
         while True:
-            self._take(await self._queue.get())
+            event = await self._queue.get()
+            if not (self._stopping and isinstance(event, ev.PlanSeen)):
+                self._take(event)
 
     def _take(self, event: MemberEvent) -> None:
         now = time.monotonic()
@@ -71,7 +74,10 @@ class MemberLoop:
         return bool(launch and launch.tree and launch.tree.living) or not self.state.gone
 
     def stop(self) -> None:
-        """The daemon ends and its groups with it: our part is killed, and the launch with it."""
+        """The daemon ends and its groups with it: our part is killed, and its launch with it. No other is begun."""
+        self._stopping = True
+        if (waiting := self.state.planned) is not None:
+            self.post(ev.LaunchClosed(waiting.launch, "the daemon was stopped"))
         if self.state.phase in ALIVE or self.state.phase is Phase.LEAVING:
             self.post(ev.PartRefused(self.state.launch, "the daemon was stopped", Cause.DAEMON_STOPPED))
 

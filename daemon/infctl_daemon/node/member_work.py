@@ -128,23 +128,14 @@ class MemberWork:
         if plan is None:
             self._post(ev.PartRefused(name, "its plan is gone", Cause.SUPERSEDED))
             return
-        state = context.state.read(self._group)
-        await asyncio.to_thread(
-            context.state.write,
-            GroupState(
-                group=self._group,
-                launch=name,
-                boot_id=procfs.boot_id(),
-                port=state.port,
-                count=state.count + 1,
-                stage="claimed",
-                node_rank=node_rank(plan, context.node),
-                lease=context.lease(),
-            ),
-        )
-        pool = PoolSpec(name=plan.spec.pool, model=plan.served_model)
-        launch = Launch(name, plan.spec, pool, 0, node_rank=node_rank(plan, context.node), plan=plan)
-        self.launch = launch
+        rank, pool = node_rank(plan, context.node), PoolSpec(name=plan.spec.pool, model=plan.served_model)
+        launch = Launch(name, plan.spec, pool, 0, node_rank=rank, plan=plan)
+        self.launch = launch  # before the first wait: a kill from here on finds it, and nothing of it is started
+        try:
+            await self._write_begun(launch)
+        except BaseException:
+            launch.starting.set()
+            raise
         try:
             pid = await launches.start(context, launch, lambda one: self._exited(launch, one))
         except StartFailed as error:
@@ -153,6 +144,21 @@ class MemberWork:
             return
         self._follow(launch)
         self._post(ev.PartSpawned(name, pid))
+
+    async def _write_begun(self, launch: Launch) -> None:
+        """On disk before there is a process: a later life looks for what may have been started."""
+        context, state = self._context, self._context.state.read(self._group)
+        begun = GroupState(
+            group=self._group,
+            launch=launch.name,
+            boot_id=procfs.boot_id(),
+            port=state.port,
+            count=state.count + 1,
+            stage="claimed",
+            node_rank=launch.node_rank,
+            lease=context.lease(),
+        )
+        await asyncio.to_thread(context.state.write, begun)
 
     def _follow(self, launch: Launch) -> None:
         assert launch.tree is not None

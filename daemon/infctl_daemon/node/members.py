@@ -23,8 +23,9 @@ class Members:
         self._context = context
         self.loops: dict[str, MemberLoop] = {}
         self._plans: dict[str, LaunchPlan] = {}
-        self._over: dict[str, ev.FaultSeen] = {}  # by group: the last launch of it that is over
-        self._begun = False
+        self._over: dict[str, dict[str, ev.FaultSeen]] = {}  # by group: its launches that are over, while known
+        self._unreadable: set[str] = set()
+        self._begun = self._stopping = False
 
     def remember(self) -> None:
         """Take up what an earlier life left, store or no store."""
@@ -35,11 +36,9 @@ class Members:
     def begin(self) -> None:
         """Everything was listed once."""
         self._begun = True
-        for group, loop in self.loops.items():
-            if group not in self._plans:
+        for group in self.loops:
+            if group not in self._plans and group not in self._unreadable:
                 self._close(group, self._recorded(group), "the store does not have its plan any more")
-            elif not self._owner_is_there(self._plans[group]):
-                loop.post(ev.OwnerAway(self._plans[group].launch))
         for plan in list(self._plans.values()):
             self._post_plan(plan)
 
@@ -66,7 +65,9 @@ class Members:
                 if value is None:
                     self._gone(group, launch)
                 else:
+                    self._unreadable.add(group)  # it is there, and says that something of it belongs to somebody
                     self._planned(decode(LaunchPlan, value))
+                    self._unreadable.discard(group)
             case ("groups", group, "launches", launch):
                 if value is None:
                     self._gone(group, launch)
@@ -74,6 +75,8 @@ class Members:
                     self._fault(group, launch, record.ended_why)
             case ("faults", group, launch) if value is not None:
                 self._fault(group, launch, decode(FaultNotice, value).reason)
+            case ("faults", group, launch):
+                self._forget(group, launch)
             case ("groups", group, "ranks", launch, node):
                 plan = self._plans.get(group)
                 if self._begun and plan is not None and (plan.launch, plan.owner) == (launch, node):
@@ -88,21 +91,36 @@ class Members:
             self._post_plan(plan)
 
     def _post_plan(self, plan: LaunchPlan) -> None:
+        if self._stopping:
+            return
         loop = self._loop(plan.group)
-        over = self._over.get(plan.group)
-        if over is not None and over.launch == plan.launch:
+        if (over := self._over.get(plan.group, {}).get(plan.launch)) is not None:
             loop.post(over)
             if self._recorded(plan.group) != plan.launch:
                 return  # over before it was begun here
         loop.post(ev.PlanSeen(plan.launch, plan.spec.restart.load_deadline, leave_after(plan)))
+        if not self._owner_is_there(plan):
+            loop.post(ev.OwnerAway(plan.launch))
 
     def _fault(self, group: str, launch: str, reason: str) -> None:
-        self._over[group] = ev.FaultSeen(launch, reason)
-        self._tell(group, ev.FaultSeen(launch, reason))
+        over = ev.FaultSeen(launch, reason)
+        self._over.setdefault(group, {})[launch] = over
+        self._tell(group, over)
+
+    def _forget(self, group: str, launch: str) -> None:
+        """A notice ends after minutes; of the launch that is planned still it is known for longer that it is over."""
+        known = self._over.get(group, {})
+        planned = self._plans.get(group)
+        if planned is None or planned.launch != launch:
+            known.pop(launch, None)
+        if not known:
+            self._over.pop(group, None)
 
     def _gone(self, group: str, launch: str) -> None:
+        self._unreadable.discard(group)
         if group in self._plans and self._plans[group].launch == launch:
             del self._plans[group]
+            self._forget(group, launch)
         self._close(group, launch, "its record is gone from the store")
 
     def _close(self, group: str, launch: str, why: str) -> None:
@@ -113,7 +131,8 @@ class Members:
             self.loops[group].post(event)
 
     async def stop(self, deadline: float) -> list[str]:
-        """End every part; returns the groups whose part is still there at the deadline."""
+        """End every part and begin none; returns the groups whose part is still there at the deadline."""
+        self._stopping = True
         for loop in self.loops.values():
             loop.stop()
         gone = await asyncio.gather(*(loop.wait_gone(deadline) for loop in self.loops.values()))

@@ -67,6 +67,8 @@ class RankKeys:
         """Write what is not written yet; False where the store did not take all of it."""
         took = True
         for key in list(self._gone):
+            if key not in self._gone:
+                continue
             try:
                 await self._store.txn([], [Delete(key)], timeout=TIMEOUT)
                 self._gone.discard(key)
@@ -74,8 +76,8 @@ class RankKeys:
                 took = False
         lease = self._lease()
         for key, part in list(self._wanted.items()) if lease else ():
-            if self._written.get(key) == (part, lease):
-                continue
+            if self._wanted.get(key) is not part or self._written.get(key) == (part, lease):
+                continue  # there is a newer word by now, or none any more
             try:
                 await self._write(key, part, lease)
             except LeaseLost:
@@ -83,7 +85,8 @@ class RankKeys:
             except StoreError:
                 took = False
             else:
-                self._written[key] = (part, lease)
+                if key in self._wanted:
+                    self._written[key] = (part, lease)
         return took
 
     async def _write(self, key: str, part: RankPart, lease: int) -> None:

@@ -14,6 +14,7 @@ class World:
 
     `nodes` are the hosts whose daemons hold a lease, `cordons` the nodes that take nothing new, `cordoned` whether
     ours is one; `parts` are the rank keys of each launch over several hosts, by host.
+    What is missing means nothing before everything was `listed` once (R5).
     """
 
     specs: dict[str, tuple[GroupSpec, int]] = field(default_factory=dict)
@@ -24,6 +25,7 @@ class World:
     cordons: set[str] = field(default_factory=set)
     parts: dict[str, dict[str, RankPart]] = field(default_factory=dict)
     cordoned: bool = False
+    listed: bool = False
 
     def set_part(self, launch: str, node: str, part: RankPart | None) -> None:
         if part is not None:
