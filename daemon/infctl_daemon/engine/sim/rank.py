@@ -10,6 +10,8 @@ import contextlib
 
 from infctl_daemon.engine.sim.wire import PeerGone, Pipe
 
+_LEAVE = "leave"
+
 
 class Collective:
     """Rank 0's side: one message to every peer at the start of a step, one answer from each at its end."""
@@ -33,10 +35,10 @@ class Collective:
         """Tells all peers that the end is in order; who is gone already has nothing to be told."""
         for peer in self._peers:
             with contextlib.suppress(PeerGone):
-                peer.send(None)
+                peer.send(_LEAVE)
 
 
 def run_follower(pipe: Pipe) -> None:
     """Life of a rank other than 0: answer each step until told to leave; raises `PeerGone` when rank 0 ends."""
-    while (step := pipe.recv()) is not None:
+    while (step := pipe.recv()) != _LEAVE:
         pipe.send(step[0])
