@@ -112,11 +112,27 @@ async def test_frozen_remote_rank_stands_everything_still_until_it_is_thawed(sta
 
 async def test_watchdog_of_the_leader_ends_it_and_the_frozen_node_stays(start_sim: Start, flags: list[str]):
     zero, one = both(start_sim, ["--watchdog-timeout", "2", *flags])
-    one.send("3", signal.SIGSTOP)
-    assert not (await watch(zero, n=20))[1]
+    task = await flow(zero)
+    for name in ("2", "3"):
+        one.send(name, signal.SIGSTOP)
+    assert not (await task)[1]
     assert wait_gone(zero) == -signal.SIGKILL
-    one.send("3", signal.SIGCONT)
+    assert set(one.survivors()) == {"main", "2", "3"}
+    assert says(one, "/health") == 200
+    for name in ("2", "3"):
+        one.send(name, signal.SIGCONT)
     assert wait_gone(one) == -signal.SIGKILL
+
+
+async def test_watchdog_of_the_other_node_ends_it_while_a_frozen_rank_0_stays(start_sim: Start, flags: list[str]):
+    zero, one = both(start_sim, ["--watchdog-timeout", "2", "--sim-coredump-seconds", "0", *flags])
+    task = await flow(zero)
+    zero.send("0", signal.SIGSTOP)
+    assert wait_gone(one) == -signal.SIGKILL
+    assert "Scheduler watchdog timeout" in one.log.read_text()
+    zero.send("0", signal.SIGCONT)
+    assert not (await task)[1]
+    assert wait_gone(zero) == -signal.SIGKILL
 
 
 async def test_sigterm_to_the_leader_lets_streams_end_and_both_nodes_leave_with_0(start_sim: Start, flags: list[str]):
@@ -131,6 +147,15 @@ async def test_sigterm_to_the_leader_lets_streams_end_and_both_nodes_leave_with_
     assert wait_gone(zero) == 0
     assert wait_gone(one) == 0
     assert "terminated with 0" in one.log.read_text()
+
+
+async def test_sigterm_ends_a_node_that_still_loads_and_so_its_leader(start_sim: Start, flags: list[str]):
+    zero = start_sim(*flags, "0", ready=False)
+    one = start_sim(*flags, "1", "--sim-load-seconds", "30", ready=False)
+    wait_log(zero, "all ranks have joined")
+    one.send("main", signal.SIGTERM)
+    assert wait_gone(one) == -signal.SIGTERM
+    assert wait_gone(zero) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("node", ["0", "1"])

@@ -42,3 +42,15 @@ def run_follower(pipe: Pipe) -> None:
     """Life of a rank other than 0: answer each step until told to leave; raises `PeerGone` when rank 0 ends."""
     while (step := pipe.recv()) != _LEAVE:
         pipe.send(step[0])
+
+
+def run_far_follower(pipe: Pipe, limit: float) -> None:
+    """The same on another node, where no watchdog of rank 0's reaches: raises TimeoutError when there is no next step
+    within `limit` seconds of one that had work. A rank 0 that stands still without work is waited for without end.
+    """
+    busy = 0
+    while (step := pipe.within(limit) if busy else pipe.recv()) != _LEAVE:
+        if step is None:
+            raise TimeoutError(f"Scheduler watchdog timeout: no step for {limit:g} s")
+        number, busy = step
+        pipe.send(number)

@@ -24,7 +24,7 @@ from infctl_daemon.engine.sim.argv import Options
 from infctl_daemon.engine.sim.board import Board
 from infctl_daemon.engine.sim.detokenizer import run_detokenizer
 from infctl_daemon.engine.sim.process import fork_child
-from infctl_daemon.engine.sim.rank import Collective, run_follower
+from infctl_daemon.engine.sim.rank import Collective, run_far_follower, run_follower
 from infctl_daemon.engine.sim.rendezvous import RefusedByLeader, await_loaded, gather, join
 from infctl_daemon.engine.sim.scheduler import Scheduler
 from infctl_daemon.engine.sim.wire import Outbox, PeerGone, Pipe
@@ -40,7 +40,7 @@ def _guarded(body: Callable[[], None]) -> None:
     except PeerGone:
         log.error("a peer of this process is gone, ending")
     except (TimeoutError, RefusedByLeader) as error:
-        log.error("rendezvous: %s", error)
+        log.error("%s", error)
     os._exit(1)
 
 
@@ -106,7 +106,7 @@ class Tree:
         time.sleep(self.options.load_seconds)
         leader.send("loaded")
         Pipe(main).send("loaded")
-        run_follower(leader)
+        run_far_follower(leader, self.options.watchdog_seconds)
 
     def _run_zero(self, near: list[socket.socket]) -> None:
         self._keep(self._control_far, self._feed, *near)
