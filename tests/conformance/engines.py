@@ -27,7 +27,7 @@ NAME = "tiny"
 CONTEXT = 4096
 MAX_RUNNING = 4
 MAX_QUEUED = 6
-START_SECONDS = {"sim": 15.0, "sglang": 360.0}
+START_SECONDS = {"sim": 45.0, "sglang": 360.0}
 
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "infctl"
 SGLANG_PYTHON = Path(os.environ.get("INFCTL_SGLANG_ENV") or _CACHE / "sglang") / "bin" / "python"

@@ -117,12 +117,14 @@ class Tree:
         control, feed = Pipe(self._control_far), Outbox(self._feed)
         Scheduler(options, self.board, control, feed, Collective([Pipe(s) for s in near] + peers)).run()
 
-    async def wait_loaded(self) -> None:
-        """On a node without rank 0: until its ranks have loaded or are gone."""
+    async def wait_loaded(self) -> bool:
+        """On a node without rank 0: True once its ranks have loaded, False when one of them is gone before."""
         loop = asyncio.get_running_loop()
         for sock in self._loaded.values():
             sock.setblocking(False)
-            await loop.sock_recv(sock, 64)
+            if not await loop.sock_recv(sock, 64):
+                return False
+        return True
 
     # -- the end --------------------------------------------------------------------------------------------
 
