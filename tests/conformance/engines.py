@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +28,7 @@ NAME = "tiny"
 CONTEXT = 4096
 MAX_RUNNING = 4
 MAX_QUEUED = 6
-START_SECONDS = {"sim": 15.0, "sglang": 360.0}
+START_SECONDS = {"sim": 45.0, "sglang": 360.0}
 
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "infctl"
 SGLANG_PYTHON = Path(os.environ.get("INFCTL_SGLANG_ENV") or _CACHE / "sglang") / "bin" / "python"
@@ -47,9 +48,9 @@ _SGLANG = [
 ]  # fmt: skip
 
 
-def command(kind: str, model: Path, port: int) -> list[str]:
+def command(kind: str, model: Path, port: int, more: Sequence[str] = ()) -> list[str]:
     """The command line of one engine."""
-    tail = ["--model-path", str(model), "--port", str(port), *_COMMON]
+    tail = ["--model-path", str(model), "--port", str(port), *_COMMON, *more]
     if kind == "sim":
         return [sys.executable, "-m", "infctl_daemon.engine.sim", *tail, "--sim-decode-seconds", "0.01"]
     return [str(SGLANG_PYTHON), "-m", "sglang.launch_server", *tail, *_SGLANG]
@@ -158,30 +159,41 @@ def children(pid: int) -> dict[str, int]:
     return found
 
 
-def start(kind: str, model: Path, folder: Path, *, diagnostics: bool = False) -> Engine:
-    """A ready engine; raises AssertionError with the end of its log when it does not get there."""
+def launch(kind: str, model: Path, folder: Path, *more: str, diagnostics: bool = False) -> Engine:
+    """An engine that loads."""
     port = free_port()
     log = folder / f"{kind}-{port}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command(kind, model, port),
+            command(kind, model, port, more),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
             env=environment(diagnostics=diagnostics),
             start_new_session=True,
         )
-    engine = Engine(kind, process, port, log, {"main": process.pid})
-    deadline = time.monotonic() + START_SECONDS[kind]
+    return Engine(kind, process, port, log, {"main": process.pid})
+
+
+def wait_up(engine: Engine, path: str, names: set[str]) -> None:
+    """Waits until `path` says 200; raises AssertionError with the end of the log when it does not get there."""
+    deadline = time.monotonic() + START_SECONDS[engine.kind]
     while time.monotonic() < deadline and engine.alive:
         try:
-            if httpx.get(engine.url + "/ready", timeout=2).status_code == 200:
-                engine.pids.update(children(process.pid))
-                assert set(engine.pids) == {"main", "0", "1", "detokenizer"}, engine.pids
-                return engine
+            if httpx.get(engine.url + path, timeout=2).status_code == 200:
+                engine.pids.update(children(engine.process.pid))
+                assert set(engine.pids) == names, engine.pids
+                return
         except httpx.HTTPError:
             pass
-        time.sleep(0.05 if kind == "sim" else 0.5)
-    engine.pids.update(children(process.pid))
+        time.sleep(0.05 if engine.kind == "sim" else 0.5)
+    engine.pids.update(children(engine.process.pid))
     engine.end()
-    raise AssertionError(f"{kind} did not start:\n" + log.read_text(errors="replace")[-3000:])
+    raise AssertionError(f"{engine.kind} did not start:\n" + engine.log.read_text(errors="replace")[-3000:])
+
+
+def start(kind: str, model: Path, folder: Path, *, diagnostics: bool = False) -> Engine:
+    """A ready engine."""
+    engine = launch(kind, model, folder, diagnostics=diagnostics)
+    wait_up(engine, "/ready", {"main", "0", "1", "detokenizer"})
+    return engine

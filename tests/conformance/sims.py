@@ -51,7 +51,7 @@ def launch(model: Path, folder: Path, *flags: str) -> Sim:
     return sim
 
 
-def wait_ready(sim: Sim, seconds: float = 15.0, path: str = "/ready") -> None:
+def wait_ready(sim: Sim, seconds: float = 45.0, path: str = "/ready") -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -64,7 +64,7 @@ def wait_ready(sim: Sim, seconds: float = 15.0, path: str = "/ready") -> None:
         time.sleep(0.02)
 
 
-def wait_gone(sim: Sim, seconds: float = 10.0) -> int:
+def wait_gone(sim: Sim, seconds: float = 45.0) -> int:
     deadline = time.monotonic() + seconds
     while sim.process.poll() is None or sim.survivors():
         assert time.monotonic() < deadline, sim.survivors()

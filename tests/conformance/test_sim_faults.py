@@ -1,4 +1,4 @@
-"""The simulated engine's own side: faults on demand, its flags, a group over two nodes."""
+"""The simulated engine's own side: faults on demand, and its flags."""
 
 import asyncio
 import json
@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from infctl.adapters.free_port import free_port
 from infctl_daemon.engine.sim import argv
 from infctl_daemon.engine.sim.faults import parse
 from infctl_daemon.proc import procfs
@@ -204,28 +203,6 @@ async def test_watchdog_ends_an_engine_that_makes_no_progress(start_sim: Start):
     assert wait_gone(sim) == -signal.SIGKILL
 
 
-async def test_group_over_two_nodes_is_one_group(start_sim: Start):
-    address = f"127.0.0.1:{free_port()}"
-    flags = ["--tp", "4", "--nnodes", "2", "--dist-init-addr", address]
-    zero = start_sim(*flags, "--node-rank", "0", ready=False)
-    one = start_sim(*flags, "--node-rank", "1", ready=False)
-    wait_ready(zero)
-    wait_ready(one, path="/health")
-    assert set(zero.pids) == {"main", "0", "1", "detokenizer"}
-    assert set(one.pids) == {"main", "2", "3"}
-    alone = start_sim("--tp", "1")
-    assert zero.say(16) == alone.say(16)
-    flowing = asyncio.Event()
-    task = asyncio.create_task(watch(zero, n=4000, flowing=flowing))
-    await asyncio.wait_for(flowing.wait(), 20)
-    one.send("3", signal.SIGKILL)
-    got, ended_well = await task
-    assert got > 5
-    assert not ended_well
-    assert wait_gone(zero) == -signal.SIGKILL
-    assert wait_gone(one) == -signal.SIGKILL
-
-
 def test_flags_of_a_file_and_the_command_line_wins(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     file = tmp_path / "engine.yaml"
     file.write_text("model-path: m\ntp_size: 2\nport: 1234\nenable-metrics: true\nsleep-on-idle: true\napi-key: null\n")
@@ -235,12 +212,33 @@ def test_flags_of_a_file_and_the_command_line_wins(tmp_path: Path, caplog: pytes
 
 
 @pytest.mark.parametrize(
-    "words",
-    [[], ["--model-path", "m", "--tp", "3", "--nnodes", "2"], ["--model-path", "m", "--tp", "2", "--nnodes", "2"]],
+    ("words", "why"),
+    [
+        ("", "--model-path is required"),
+        ("--tp 3 --nnodes 2", "3 ranks do not spread evenly"),
+        ("--nnodes 0", "do not spread evenly"),
+        ("--tp 2 --nnodes 2", "needs --dist-init-addr HOST:PORT"),
+        ("--tp 2 --nnodes 2 --dist-init-addr host", "not 'host'"),
+        ("--tp 2 --nnodes 2 --dist-init-addr h:1 --node-rank 2", "--node-rank 2 is not one of 0 to 1"),
+        ("--tp 2 --nnodes 2 --dist-init-addr h:1 --node-rank -1", "--node-rank -1 is not one of 0 to 1"),
+        ("--node-rank 1", "is not one of 0 to 0"),
+    ],
 )
-def test_flags_that_cannot_be_meant(words: list[str]):
+def test_flags_that_cannot_be_meant(words: str, why: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
-        argv.parse(words)
+        argv.parse([*(["--model-path", "m"] if words else []), *words.split()])
+    assert why in capsys.readouterr().err
+
+
+def test_ranks_of_a_node_go_on_from_those_of_the_node_before():
+    words = ["--model-path", "m", "--tp", "2", "--pp", "2", "--nnodes", "2", "--dist-init-addr", "[::1]:29500"]
+    assert [list(argv.parse([*words, "--node-rank", rank]).ranks) for rank in ("0", "1")] == [[0, 1], [2, 3]]
+
+
+def test_rendezvous_waits_as_long_as_the_watchdog_unless_told():
+    words = ["--model-path", "m", "--watchdog-timeout", "7"]
+    assert argv.parse(words).join_seconds == 7
+    assert argv.parse([*words, "--dist-timeout", "3"]).join_seconds == 3
 
 
 def test_fault_of_the_command_line():

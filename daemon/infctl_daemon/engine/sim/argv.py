@@ -63,6 +63,11 @@ class Options:
     faults: tuple[str, ...] = field(default=())
 
     @property
+    def watchdog_seconds(self) -> float:
+        """When the watchdog acts: SGLang's does between once and one and a half times its limit."""
+        return self.watchdog_timeout * 1.25
+
+    @property
     def ranks(self) -> range:
         """The ranks that run on this node."""
         share = self.world // self.nnodes

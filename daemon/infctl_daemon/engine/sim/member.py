@@ -1,8 +1,8 @@
 """The main process of a node that has no rank 0: a port that means nothing, and an end that rank 0 decides.
 
 What stays true: the port is bound once this node's ranks have loaded, and says 200 whatever becomes of them; SIGTERM
-is noted and nothing more; ranks that were told to leave, or were killed from outside, end it with exit code 0, ranks
-that failed (rank 0 is gone) end it by SIGKILL.
+is noted and nothing more; ranks that were told to leave, or were killed from outside, end it with exit code 0 (1 while
+they load), ranks that failed (rank 0 is gone) end it by SIGKILL.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Member:
         self.listener = Listener(self.options)
         self.faults = Faults({**tree.children, "main": os.getpid()}, self._tell, self.listener.listen)
         self._living = set(tree.children)
+        self._loaded = False
+        self.code = 0
         self._done = asyncio.Event()
 
     def _tell(self, message: object) -> None:
@@ -41,15 +43,24 @@ class Member:
         self.tree.watch(self._child_ended)
         loop.add_signal_handler(signal.SIGQUIT, self._crash, "SIGQUIT")
         await serve_admin(self.faults.admin_app(), self.options.admin_port)
-        await self.tree.wait_loaded()
-        if self._living:
-            loop.add_signal_handler(signal.SIGTERM, self._terminate)
-            await self.listener.start(_app())
-            log.info("Dummy health check server started in background at %s:%d", self.options.host, self.options.port)
-            for text in self.options.faults:
-                self.faults.request(parse(text))
+        serving = loop.create_task(self._serve())
         await self._done.wait()
+        serving.cancel()
         self.tree.tidy()
+
+    async def _serve(self) -> None:
+        self._loaded = await self.tree.wait_loaded()
+        if not self._loaded:
+            return
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminate)
+        try:
+            await self.listener.start(_app())
+        except OSError as error:  # a port that is taken ends nothing here, as in SGLang
+            log.error("Dummy health check server failed to start: %s", error)
+        else:
+            log.info("Dummy health check server started in background at %s:%d", self.options.host, self.options.port)
+        for text in self.options.faults:
+            self.faults.request(parse(text))
 
     def _terminate(self) -> None:
         rank = self.options.node_rank
@@ -61,6 +72,9 @@ class Member:
         delay = self.options.crash_delay
         if code > 0:
             asyncio.get_running_loop().call_later(delay, self._crash, f"subprocess {name} has failed")
+        elif not self._loaded:
+            self.code = 1
+            self._done.set()
         elif not self._living:
             asyncio.get_running_loop().call_later(delay if code else 0.0, self._done.set)
 
@@ -83,4 +97,7 @@ def _app() -> web.Application:
 
 
 async def follow(tree: Tree) -> None:
-    await Member(tree).run()
+    member = Member(tree)
+    await member.run()
+    tree.kill_children()
+    raise SystemExit(member.code)

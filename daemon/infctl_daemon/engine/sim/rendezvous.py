@@ -84,6 +84,7 @@ def gather(options: Options) -> list[Pipe]:
                 if hello is not None:
                     selector.unregister(key.fileobj)
                     _take(key.data, hello, options, expected, found)
+    log.info("rendezvous: all ranks have joined")
     pipes = [found[rank] for rank in sorted(found)]
     for pipe in pipes:
         pipe.send("start")
@@ -151,8 +152,7 @@ def _connected(sock: socket.socket) -> Pipe:
 
 def _within(pipe: Pipe, deadline: float, late: str) -> Any:
     """The next message, by `deadline`."""
-    while (left := deadline - time.monotonic()) > 0:
-        message = pipe.poll(left)
-        if message is not None:
-            return message
+    message = pipe.within(deadline - time.monotonic())
+    if message is not None:
+        return message
     raise TimeoutError(late)

@@ -125,7 +125,7 @@ class Main:
 
     async def _watchdog(self) -> None:
         """Ends the engine when a batch has made no progress for the watchdog's time and a quarter."""
-        limit = self.options.watchdog_timeout * 1.25
+        limit = self.options.watchdog_seconds
         last, since = -1, 0.0
         loop = asyncio.get_running_loop()
         while True:

@@ -24,7 +24,7 @@ from infctl_daemon.engine.sim.argv import Options
 from infctl_daemon.engine.sim.board import Board
 from infctl_daemon.engine.sim.detokenizer import run_detokenizer
 from infctl_daemon.engine.sim.process import fork_child
-from infctl_daemon.engine.sim.rank import Collective, run_follower
+from infctl_daemon.engine.sim.rank import Collective, run_far_follower, run_follower
 from infctl_daemon.engine.sim.rendezvous import RefusedByLeader, await_loaded, gather, join
 from infctl_daemon.engine.sim.scheduler import Scheduler
 from infctl_daemon.engine.sim.wire import Outbox, PeerGone, Pipe
@@ -40,7 +40,7 @@ def _guarded(body: Callable[[], None]) -> None:
     except PeerGone:
         log.error("a peer of this process is gone, ending")
     except (TimeoutError, RefusedByLeader) as error:
-        log.error("rendezvous: %s", error)
+        log.error("%s", error)
     os._exit(1)
 
 
@@ -108,7 +108,7 @@ class Tree:
         time.sleep(self.options.load_seconds)
         leader.send("loaded")
         Pipe(main).send("loaded")
-        run_follower(leader)
+        run_far_follower(leader, self.options.watchdog_seconds)
 
     def _run_zero(self, near: list[socket.socket]) -> None:
         self.board.leave_segment("rank")
@@ -120,12 +120,14 @@ class Tree:
         control, feed = Pipe(self._control_far), Outbox(self._feed)
         Scheduler(options, self.board, control, feed, Collective([Pipe(s) for s in near] + peers)).run()
 
-    async def wait_loaded(self) -> None:
-        """On a node without rank 0: until its ranks have loaded or are gone."""
+    async def wait_loaded(self) -> bool:
+        """On a node without rank 0: True once its ranks have loaded, False when one of them is gone before."""
         loop = asyncio.get_running_loop()
         for sock in self._loaded.values():
             sock.setblocking(False)
-            await loop.sock_recv(sock, 64)
+            if not await loop.sock_recv(sock, 64):
+                return False
+        return True
 
     # -- the end --------------------------------------------------------------------------------------------
 

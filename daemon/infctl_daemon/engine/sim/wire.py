@@ -11,6 +11,7 @@ import marshal
 import select
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -83,6 +84,15 @@ class Pipe:
             return None
         self._fill()
         return self._take()
+
+    def within(self, seconds: float) -> Any:
+        """The next message, or None after `seconds`; unlike `poll` it goes on after the first part of one."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            message = self.poll(left)
+            if message is not None:
+                return message
+        return None
 
 
 class Outbox(Pipe):
