@@ -154,6 +154,12 @@ def traits(word: str) -> Traits:
     return _TABLE[named(word)]
 
 
+def explains(word: str, other: str) -> bool:
+    """The one says why, and the other is an end that nobody could explain: it may have followed from the first."""
+    known = traits(word)
+    return traits(other).unexplained and not known.unexplained and known.kind not in (Kind.START, Kind.MEMBERSHIP)
+
+
 def named(word: str) -> Cause:
     """The cause of a reason word; `other` where this version does not know it."""
     try:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infctl.domain.causes import Cause, Evidence, Kind, Recovery, Routing, classify, named, traits
+from infctl.domain.causes import Cause, Evidence, Kind, Recovery, Routing, classify, explains, named, traits
 
 
 def test_every_cause_has_its_traits() -> None:
@@ -95,3 +95,19 @@ def test_every_evidence_has_a_cause_and_an_exit_is_never_called_overload(seen: E
     elif seen.exited:
         assert cause not in (Cause.OVERLOADED, Cause.TIMEOUT, Cause.CONNECTION_CUT, Cause.OTHER)
         assert traits(cause).kind is not Kind.PLANNED
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "is_so"),
+    [
+        (Cause.HANG, Cause.CRASH, True),
+        (Cause.DRAINED, Cause.CRASH, True),
+        (Cause.XID, Cause.OUT_OF_MEMORY, True),
+        (Cause.CRASH, Cause.HANG, False),
+        (Cause.OUT_OF_MEMORY, Cause.CRASH, False),
+        (Cause.HOST_LOST, Cause.CRASH, False),
+        (Cause.HANG, Cause.CANARY_FAILED, False),
+    ],
+)
+def test_only_what_says_why_explains_an_end_that_nobody_could(word: Cause, other: Cause, is_so: bool) -> None:
+    assert explains(word, other) is is_so

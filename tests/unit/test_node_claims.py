@@ -197,3 +197,23 @@ async def test_another_writer_of_the_generation_is_a_refusal(owner: Owner) -> No
     refused = await owner.publish(at)
     assert refused is not None
     assert "gone" in refused.why, "the other claim removed the record of our launch"
+
+
+async def test_an_explanation_takes_the_place_of_an_end_that_only_followed_from_it(owner: Owner) -> None:
+    """A rank on another host dies of the kill, and its daemon is faster than the one that knows why."""
+    at = await owner.claim()
+    member = Claims(owner.store, KEYS, "n2", SpareLease(owner.store))
+    crash = FaultNotice(fault_id="f1", group="a", launch=at.launch, generation=0, reason="process-exited", by="node/n2")
+    assert await member.write_fault(crash)
+    hang = FaultNotice(fault_id="f2", group="a", launch=at.launch, generation=1, reason="hang", evidence="silent")
+    assert await owner.claims.write_fault(hang)
+    kv = await owner.store.get(KEYS.fault("a", at.launch))
+    assert kv is not None
+    told = decode(FaultNotice, kv.value)
+    assert (told.fault_id, told.reason) == ("f1", "hang") and "process-exited" in told.evidence
+    record = await owner.store.get(KEYS.group_launch("a", at.launch))
+    assert record is not None and decode(LaunchRecord, record.value).ended_why == "hang"
+    again = FaultNotice(fault_id="f3", group="a", launch=at.launch, generation=1, reason="process-exited")
+    assert await member.write_fault(again)
+    kv = await owner.store.get(KEYS.fault("a", at.launch))
+    assert kv is not None and decode(FaultNotice, kv.value) == told

@@ -6,7 +6,8 @@ Kept true:
   key is held by the lease that the endpoint gets;
 * a failed compare is a refusal only when the read-back shows another writer or a fault (R5); otherwise the answer is
   `StoreUnavailable` and the caller tries again;
-* a fault is one transaction, the first notice of a launch stays, and a retry writes what the first try wrote.
+* a fault is one transaction, the first notice of a launch stays, and a retry writes what the first try wrote; only what
+  explains an end is put in place of an end that nobody could explain, which may be what follows from it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from infctl.domain.causes import explains
 from infctl.domain.errors import LeaseLost, StoreFull, StoreUnavailable
 from infctl.domain.ids import launch_id
 from infctl.ports.store import Compare, Delete, Get, KeyValue, Op, Put, Relation, Store, Target, TxnResult
@@ -239,6 +241,7 @@ class Claims:
                 if kv is None or registered is None or registered.launch != launch:
                     return False
                 if told is not None:
+                    await self._explain(told, begun, notice)
                     return True
                 if begun is not None:
                     self._launches[group] = record = decode(LaunchRecord, begun.value)
@@ -262,6 +265,21 @@ class Claims:
                 return True
             known = None  # somebody raised the generation, or told of the fault: look who
         raise StoreUnavailable("the generation changes all the time")
+
+    async def _explain(self, told: KeyValue, begun: KeyValue | None, notice: FaultNotice) -> None:
+        """Where ranks on several hosts end each other, the first notice may be about one that only followed."""
+        first, keys = decode(FaultNotice, told.value), self._keys
+        if not explains(notice.reason, first.reason) or begun is None:
+            return
+        evidence = f"{notice.evidence}; told first by {first.by}: {first.reason}: {first.evidence}"
+        better = msgspec.structs.replace(first, reason=notice.reason, evidence=evidence, by=notice.by)
+        ended = msgspec.structs.replace(decode(LaunchRecord, begun.value), ended_why=notice.reason)
+        key, record = keys.fault(notice.group, notice.launch), keys.group_launch(notice.group, notice.launch)
+        await self._store.txn(
+            [Compare.unchanged(key, told.mod_revision), Compare.unchanged(record, begun.mod_revision)],
+            [Put(key, encode(better), keep_lease=True), Put(record, encode(ended))],
+            timeout=TXN_TIMEOUT,
+        )
 
     def _begun(self, group: str, launch: str) -> bool:
         """Whether we know what the owner wrote of the launch: its end keeps that."""

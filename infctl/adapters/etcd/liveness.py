@@ -35,7 +35,7 @@ class Liveness:
         """Reading again; after `quiet` seconds of silence it asks."""
         self._reading = True
         due = self._loop.time() + quiet
-        self._set(due - due % _BEAT_S)
+        self._set(due - due % _BEAT_S if quiet > 2 * _BEAT_S else due)
 
     def doubt(self) -> None:
         """Somebody had no answer from this member: ask now, and do not wait long."""
