@@ -80,11 +80,12 @@ def intent_rows(s: Snapshot, *targets: str) -> list[tuple[str, ...]]:
         lines = [line for word in words for line in word.groups]
         if not lines:
             rows.append((*head, words[0].state if words else "not taken up", "-", "-", "-"))
-        elif away := [f"node/{n}" for n in intent.executors if all(word.executor != f"node/{n}" for word in words)]:
-            rows.append((*head, "not taken up", "-", ", ".join(away), "-"))
         for line in lines:
             then = f"{line.next} at {line.next_at}" if line.next else "-"
             rows.append(
                 (*head, line.outcome or f"{line.group} {line.stage}", str(line.streams), line.waits_for or "-", then)
             )
+        away = [f"node/{node}" for node in intent.executors if all(word.executor != f"node/{node}" for word in words)]
+        if away and lines:
+            rows.append((*head, "not taken up", "-", ", ".join(away), "-"))
     return rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -169,3 +168,68 @@ async def test_a_node_is_drained_of_its_part_and_the_owner_lets_the_streams_fini
     assert len({p.pid for p in hosts.processes()} - {p.pid for p in processes}) >= 2
     assert (await hosts.node("n2"), await hosts.hold()) == ("Ready", None)
     assert (await cluster.cli("undrain", "node/n2"))[:2] == (0, "node/n2 is not drained\n")
+
+
+async def test_a_drain_goes_on_after_the_owners_daemon_was_killed_and_is_no_end_for_the_others(hosts: TwoHosts) -> None:
+    cluster = hosts.cluster
+    processes = hosts.processes()
+    _seen, task = await hosts.stream(500)
+    draining = asyncio.create_task(cluster.cli(*DRAIN, timeout=100))
+    await hosts.stage("finishing")
+    assert (await hosts.statuses())["n2"].state == "done"
+    cluster.processes["noded"].kill()
+    cluster.processes["noded"].wait(5)
+    cluster.start_daemon()
+    code, out, err = await draining
+    assert code == 0 and out.startswith("node/n2 drained"), err
+    assert left(processes) == []
+    whole = await asyncio.wait_for(task, 60)
+    assert whole.done and len(whole.ids) == 500
+    held = await hosts.hold()
+    assert held is not None and held.state == "drained"
+
+
+async def test_a_drain_of_the_members_node_is_taken_back_and_nothing_was_lost(hosts: TwoHosts) -> None:
+    cluster = hosts.cluster
+    (before,) = await cluster.ready("g")
+    _seen, task = await hosts.stream(400)
+    draining = asyncio.create_task(cluster.cli(*DRAIN, timeout=60))
+    await hosts.stage("finishing")
+    code, out, err = await cluster.cli("undrain", "node/n2")
+    assert code == 0 and out.startswith("node/n2 undrained"), out + err
+    code, out, err = await draining
+    assert code == 1 and "undrained" in out and "taken back" in err
+    (after,) = await cluster.ready("g")
+    assert (after.launch, after.generation, after.state) == (before.launch, before.generation, "ready")
+    assert (await hosts.hold(), await hosts.node("n2")) == (None, "Ready")
+    whole = await task
+    assert whole.done and len(whole.ids) == 400
+
+
+async def test_a_rule_that_keeps_the_group_is_named_with_the_owner_that_asked_it(hosts: TwoHosts) -> None:
+    cluster = hosts.cluster
+    pool = PoolSpec(name="tiny", model="tiny", min_ready=1)
+    await cluster.store.put(cluster.keys.pool_spec("tiny"), encode(pool))
+    (before,) = await cluster.ready("g")
+    code, out, err = await cluster.cli("drain", "node/n2", "--yes", "--deadline", "6s", timeout=60)
+    assert (code, out) == (6, ""), err
+    assert "node/n1: MinReady" in err
+    (after,) = await cluster.ready("g")
+    assert (after.launch, after.state) == (before.launch, "ready")
+    assert await hosts.hold() is None
+
+
+async def test_on_a_cordoned_member_a_group_is_not_begun_but_one_that_died_starts_again(hosts: TwoHosts) -> None:
+    cluster = hosts.cluster
+    (before,) = await cluster.ready("g")
+    assert (await cluster.cli("cordon", "node/n2", "-m", "fan"))[:2] == (0, "node/n2 cordoned\n")
+    await hosts.apply("new")
+    hosts.processes()[-1].send_signal(signal.SIGKILL)
+    await cluster.ready("g", above=before.generation)
+    assert (await cluster.status("new")).message == "waits: node/n2 is cordoned"
+    assert await cluster.endpoint("new") is None
+    code, _, err = await cluster.cli("restart", "group/g", "--yes", timeout=30)
+    assert code == 6 and "node/n2 is cordoned" in err
+    assert (await cluster.cli("uncordon", "node/n2"))[:2] == (0, "node/n2 uncordoned\n")
+    await cluster.ready("new")
+    await cluster.store.txn([], [Delete(cluster.keys.group_spec("new"))])
