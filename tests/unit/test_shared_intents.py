@@ -132,6 +132,7 @@ async def test_each_executor_does_its_share_and_nobody_else_does_anything() -> N
     assert await outcome(store, "n1") == "drained", "the other's last word was not ours"
     kv = await store.get(K.node_spec("n2"))
     assert kv is not None and kv.mod_revision == before, "a node is cordoned by its own daemon alone"
+    assert await store.get(K.node_spec("n1")) is None
     first = await said(store, "n1")
     await Daemon(store, "n1").carry_out()
     assert await said(store, "n1") == first, "once each"
