@@ -9,14 +9,15 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence, Sized
 from datetime import datetime, timedelta
 
 import typer
 
 from infctl.cli import io
 from infctl.client.drain_plan import Plan
-from infctl.client.intents import NOT_AFTER, Written, follow, is_heard
+from infctl.client.intents import NOT_AFTER, Written, follow, unheard
+from infctl.client.outcome import Ended, ended, node_of
 from infctl.domain.errors import (
     Conflict,
     DeadlineExceeded,
@@ -29,6 +30,7 @@ from infctl.domain.intents import State
 from infctl.ports.store import Store
 from infctl.store.intent_records import DrainProgress, IntentStatus
 from infctl.store.keys import Keys
+from infctl.view.drains import is_over
 from infctl.view.humanize import clock, duration
 
 SAY_AGAIN = 10.0
@@ -68,14 +70,22 @@ def show_plan(plan: Plan, verb: str, *, at_once: bool = False) -> None:
             f"  no new requests from now on; SIGTERM {at(plan.instants.stop)} at the latest, SIGKILL "
             f"{at(plan.instants.kill)}, which is the deadline ({duration(plan.instants.kill)}, all told)"
         )
+    owners = {group.node for group in plan.groups}
     for group in plan.groups:
         waits = f"; waits for {group.waits.rule}: {group.waits.why}" if group.waits and not at_once else ""
         streams = f", {_count(group.streams, 'stream')}" if group.serves else ""
-        io.err(f"  group/{group.name}: {group.state}{streams}{waits}")
-    if not plan.heard:
+        owner = f" of node/{group.node}" if owners - {plan.executors[0]} else ""
+        io.err(f"  group/{group.name}{owner}: {group.state}{streams}{waits}")
+    warn_unheard(plan.unheard, plan.executors)
+
+
+def warn_unheard(unheard: Iterable[str], executors: Sequence[str]) -> None:
+    """Daemons that are not there to do what is wanted of them."""
+    then = "nothing is done" if len(executors) == 1 else "its share is not done"
+    for node in unheard:
         io.err(
-            f"  warning: the daemon of node/{plan.node} is not heard; it has {duration(NOT_AFTER)} to take this up, "
-            "then nothing is done"
+            f"  warning: the daemon of node/{node} is not heard; it has {duration(NOT_AFTER)} to take this up, "
+            f"then {then}"
         )
 
 
@@ -95,19 +105,20 @@ async def watch_it(store: Store, keys: Keys, written: Written, deadline: float, 
     target = written.intent.target
     io.err(f"Ctrl-C stops watching, not the {verb}.")
     try:
-        status = await _until_closed(store, keys, written, deadline)
+        statuses = await _until_closed(store, keys, written, deadline)
     except asyncio.CancelledError:
         undo = f"   Take it back: {back}" if back else ""
         io.err(f"detached; the {verb} goes on. Look again: infctl describe {target}{undo}")
         raise
-    _tell_outcome(target, verb, status)
+    _tell_outcome(target, verb, ended(statuses))
 
 
-async def _until_closed(store: Store, keys: Keys, written: Written, deadline: float) -> IntentStatus:
+async def _until_closed(store: Store, keys: Keys, written: Written, deadline: float) -> list[IntentStatus]:
+    """The last word of every executor."""
     began = time.monotonic()
-    last: IntentStatus | None = None
+    last: dict[str, IntentStatus] = {}
     said: dict[str, str] = {}
-    said_at = began
+    said_at = asked_at = began
     statuses = follow(store, keys, written)
     pending: asyncio.Future[IntentStatus] | None = None
     try:
@@ -116,32 +127,40 @@ async def _until_closed(store: Store, keys: Keys, written: Written, deadline: fl
             done, _ = await asyncio.wait({pending}, timeout=SAY_AGAIN)
             now = time.monotonic()
             if done:
-                last, pending = pending.result(), None
-                if last.state != State.RUNNING:
-                    return last
-            for line in last.groups if last else []:
+                status, pending = pending.result(), None
+                last[node_of(status)] = status
+                if is_over(written.intent, last):
+                    return list(last.values())
+            for line in [line for status in last.values() for line in status.groups]:
                 text = _progress(line)
-                if text != said.get(line.group) or now - said_at >= SAY_AGAIN:
+                again = not line.outcome and now - said_at >= SAY_AGAIN
+                if again or text != said.get(line.group):
                     said[line.group], said_at = text, now
                     io.err(f"{datetime.now().astimezone():%H:%M:%S} {text}")
-            if last is None and now - said_at >= SAY_AGAIN:
-                said_at = now
-                heard = await is_heard(store, keys, written.executor)
-                why = "has not taken it up yet" if heard else "is not heard"
-                io.err(f"{datetime.now().astimezone():%H:%M:%S} the daemon of node/{written.executor} {why}")
-            if last is None and now - began > NOT_AFTER:
+            silent = [] if not written.intent.executors and last else [n for n in written.executors if n not in last]
+            if silent and now - asked_at >= SAY_AGAIN:
+                asked_at, away = now, await unheard(store, keys, silent)
+                for node in silent:
+                    why = "is not heard" if node in away else "has not taken it up yet"
+                    io.err(f"{datetime.now().astimezone():%H:%M:%S} the daemon of node/{node} {why}")
+            running = any(status.state == State.RUNNING for status in last.values())
+            if silent and not running and now - began > NOT_AFTER:
                 raise InfctlError(
-                    f"nobody took it up within {duration(NOT_AFTER)}, and nobody will any more",
+                    f"{_nobody(silent, last)} took it up within {duration(NOT_AFTER)}, and nobody will any more",
                     reason="NotTakenUp",
-                    hint=f"infctl describe node/{written.executor}",
+                    hint=f"infctl describe node/{silent[0]}",
                 )
-            if last is not None and now - began > deadline + SLACK:
+            if running and now - began > deadline + SLACK:
                 raise DeadlineExceeded("it goes on past its deadline", hint=f"infctl describe {written.intent.target}")
     finally:
         if pending is not None:
             pending.cancel()
             await asyncio.gather(pending, return_exceptions=True)
         await _close(statuses)
+
+
+def _nobody(silent: Sequence[str], heard: Sized) -> str:
+    return f"no daemon of {', '.join(f'node/{node}' for node in silent)}" if heard else "nobody"
 
 
 async def _close(statuses: AsyncIterator[IntentStatus]) -> None:
@@ -165,7 +184,7 @@ def _progress(line: DrainProgress) -> str:
     return "; ".join(parts)
 
 
-def _tell_outcome(target: str, verb: str, status: IntentStatus) -> None:
+def _tell_outcome(target: str, verb: str, status: Ended) -> None:
     """The outcome as its own word; what is no success becomes the error that its exit code belongs to."""
     message = f" ({status.message})" if status.message else ""
     if status.outcome == "unchanged":
@@ -177,11 +196,10 @@ def _tell_outcome(target: str, verb: str, status: IntentStatus) -> None:
     if status.outcome == "refused":
         raise Conflict(f"{target}: {status.message}", reason="Refused")
     if status.state == State.FAILED:
-        guarded = any(rule in status.message for rule in ("MinReady", "DisruptionBudget"))
-        kind = Conflict if guarded else InfctlError
-        hint = "wait for another group, or give --allow-below-min" if guarded else f"infctl describe {target}"
+        kind = Conflict if status.guarded else InfctlError
+        hint = "wait for another group, or give --allow-below-min" if status.guarded else f"infctl describe {target}"
         why = f"{target}: the {verb} failed: {status.message}"
-        raise kind(why, reason="Guarded" if guarded else "Failed", hint=hint)
+        raise kind(why, reason="Guarded" if status.guarded else "Failed", hint=hint)
     io.out(f"{target} {status.outcome}{message}")
     if status.outcome == "undrained" and verb != "undrain":
         io.flush()

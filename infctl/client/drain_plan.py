@@ -11,14 +11,16 @@ from infctl.domain.errors import NotFound
 from infctl.ports.store import Store
 from infctl.store.keys import Keys
 from infctl.store.records import Drain
+from infctl.view.drains import executors, groups_on
 from infctl.view.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One group: `state` as a table shows it, running `streams`, and the rule that it would wait for now."""
+    """One group of `node`: `state` as a table shows it, running `streams`, and the rule that it would wait for now."""
 
     name: str
+    node: str
     state: str
     serves: bool
     streams: int
@@ -27,12 +29,14 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`heard`: the daemon that has to carry it out is there. `instants` are counted from its beginning."""
+    """`executors` are the nodes whose daemons carry it out, `unheard` those of them that are not there.
+
+    `instants` are counted from its beginning.
+    """
 
     target: str
-    node: str
-    heard: bool
-    cordoned: bool
+    executors: tuple[str, ...]
+    unheard: tuple[str, ...]
     groups: tuple[GroupPlan, ...]
     instants: Instants
 
@@ -51,18 +55,16 @@ async def make_plan(store: Store, keys: Keys, target: str, deadline: float = 0.0
     if kind == "group":
         if name not in s.groups:
             raise NotFound(f"{target} not found", hint="infctl get groups")
-        node, names = s.groups[name].node, [name]
+        nodes, names = [s.groups[name].node], [name]
     else:
         if name not in s.node_leases and name not in s.node_specs and name not in s.node_status:
             raise NotFound(f"{target} not found", hint="infctl get nodes")
-        node, names = name, sorted(g.name for g in s.groups.values() if g.node == name)
-    spec = s.node_specs.get(node)
+        nodes, names = executors(s, name), groups_on(s, name)
     timers = [s.groups[group].drain for group in names] or [Drain()]
     return Plan(
         target=target,
-        node=node,
-        heard=node in s.node_leases,
-        cordoned=bool(spec and spec.cordoned),
+        executors=tuple(nodes),
+        unheard=tuple(node for node in nodes if node not in s.node_leases),
         groups=tuple(_group(s, group, below_min) for group in names),
         instants=Instants.of(
             deadline or max(t.deadline for t in timers),
@@ -91,6 +93,7 @@ def _group(s: Snapshot, name: str, below_min: bool) -> GroupPlan:
     hold = s.holds.get(name)
     return GroupPlan(
         name=name,
+        node=spec.node,
         state=hold.state if hold else (status.phase if status else "unknown"),
         serves=endpoint is not None,
         streams=sum(load.streams for load in loads if load),

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from infctl.client.apply import actor
+from infctl.client.listing import read_prefixes
+from infctl.client.outcome import node_of
 from infctl.domain.errors import Conflict, NotFound, StoreError
-from infctl.domain.intents import CLOSED, IntentKind, State
+from infctl.domain.intents import IntentKind, State
 from infctl.ports.store import Compare, Events, Get, Put, Relist, Store
 from infctl.store.codec import decode, decode_stored, encode
 from infctl.store.intent_records import Intent, IntentStatus
 from infctl.store.keys import Keys
 from infctl.store.records import EventRecord, Generation, GroupSpec, NodeSpec
 from infctl.store.stamp import event_id, intent_id, now_ms, now_text
+from infctl.view.drains import executors, is_over
 
 NOT_AFTER = 600.0
 KEPT = 6 * 3600.0
@@ -32,10 +35,10 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An intent that is in the store; `executor` is the node whose daemon carries it out."""
+    """An intent that is in the store; `executors` are the nodes whose daemons carry it out."""
 
     intent: Intent
-    executor: str
+    executors: tuple[str, ...]
     revision: int
 
 
@@ -44,16 +47,17 @@ async def write_intent(
 ) -> Written:
     """Write what is wanted of `group/x` or `node/n`. Raises NotFound and StoreError."""
     what, _, name = target.partition("/")
-    generation, executor = 0, name
+    generation, nodes = 0, [name]
     if what == "group":
         seen = await store.txn([], [Get(keys.group_spec(name)), Get(keys.group_generation(name))])
         if not seen.gets[0]:
             raise NotFound(f"{target} not found", hint="infctl get groups")
-        executor = decode(GroupSpec, seen.gets[0][0].value).node
+        nodes = [decode(GroupSpec, seen.gets[0][0].value).node]
         if seen.gets[1]:
             generation = decode(Generation, seen.gets[1][0].value).generation
     else:
         await _check_node(store, keys, name)
+        nodes = executors(await read_prefixes(store, keys, ("groups",)), name)
     intent = Intent(
         intent=intent_id(),
         kind=str(kind),
@@ -63,10 +67,11 @@ async def write_intent(
         reason=reason,
         at=now_text(),
         not_after_ms=now_ms() + NOT_AFTER * 1000.0,
+        executors=nodes if what == "node" else [],
         parameters=parameters,
     )
     revision = await store.put(keys.intent(intent.intent), encode(intent))
-    return Written(intent, executor, revision)
+    return Written(intent, tuple(nodes), revision)
 
 
 async def _check_node(store: Store, keys: Keys, name: str) -> None:
@@ -75,13 +80,14 @@ async def _check_node(store: Store, keys: Keys, name: str) -> None:
         raise NotFound(f"node/{name} not found", hint="infctl get nodes")
 
 
-async def is_heard(store: Store, keys: Keys, node: str) -> bool:
-    """Somebody is there to carry it out."""
-    return await store.get(keys.node_lease(node)) is not None
+async def unheard(store: Store, keys: Keys, nodes: Iterable[str]) -> list[str]:
+    """Those of the nodes whose daemons are not there to carry anything out."""
+    return [node for node in nodes if await store.get(keys.node_lease(node)) is None]
 
 
 async def follow(store: Store, keys: Keys, written: Written) -> AsyncIterator[IntentStatus]:
-    """Every status of the intent as it is written, until it is closed or the iterator is."""
+    """Every status of the intent as it is written, until all of its executors have closed theirs."""
+    said: dict[str, IntentStatus] = {}
     watch = store.watch(keys.intent_statuses(written.intent.intent), start_revision=written.revision)
     try:
         async for item in watch:
@@ -94,8 +100,9 @@ async def follow(store: Store, keys: Keys, written: Written) -> AsyncIterator[In
                 if value is None:
                     continue
                 status = decode(IntentStatus, value)
+                said[node_of(status)] = status
                 yield status
-                if status.state in CLOSED:
+                if is_over(written.intent, said):
                     return
     finally:
         if (close := getattr(watch, "aclose", None)) is not None:

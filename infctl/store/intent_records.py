@@ -31,7 +31,8 @@ class Intent(Record, frozen=True, kw_only=True):
     """`intents/<id>`: what an operator wants done once. Written by infctl, carried out by the target's daemon.
 
     `generation` is the one that the target had when the operator looked (0: none, or a node). Who has not begun it by
-    `not_after_ms` (epoch milliseconds) leaves it alone.
+    `not_after_ms` (epoch milliseconds) leaves it alone. `executors` are the nodes whose daemons carry out what is
+    wanted of a node, itself first: each does its share and has a status of its own. Empty: the group's owner does.
     """
 
     intent: str
@@ -42,6 +43,7 @@ class Intent(Record, frozen=True, kw_only=True):
     reason: str = ""
     at: str = ""
     not_after_ms: float = 0.0
+    executors: list[str] = msgspec.field(default_factory=list)
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from infctl.domain.intents import CLOSED
 from infctl.store.intent_records import Intent, IntentStatus
 from infctl.view.snapshot import Snapshot
+
+AT_REST = frozenset({"idle", "drained", "failed"})  # nothing of it runs on any host
 
 
 def group_phase(s: Snapshot, name: str) -> str:
@@ -26,8 +30,21 @@ def node_phase(s: Snapshot, name: str) -> str:
         return "Ready"
     if not spec.drain:
         return "Cordoned"
-    groups = [g.name for g in s.groups.values() if g.node == name]
-    return "Drained" if all(group_phase(s, g) == "drained" for g in groups) else "Draining"
+    return "Drained" if all(group_phase(s, g) in AT_REST for g in groups_on(s, name)) else "Draining"
+
+
+def groups_on(s: Snapshot, node: str) -> list[str]:
+    """Groups with a part on the node, whoever owns them."""
+    return sorted(g.name for g in s.groups.values() if any(host.node == node for host in g.placement))
+
+
+def executors(s: Snapshot, node: str) -> list[str]:
+    """Whose daemons carry out a drain of the node and its undrain: itself, and the owners of groups with a part there.
+
+    Also of groups that its drain still holds, wherever they are wanted by now.
+    """
+    groups = {*groups_on(s, node), *(g for g, hold in s.holds.items() if hold.by == f"node/{node}" and g in s.groups)}
+    return [node, *sorted({s.groups[group].node for group in groups} - {node})]
 
 
 def why_held(s: Snapshot, name: str) -> str:
@@ -40,10 +57,16 @@ def open_intents(s: Snapshot, *targets: str) -> list[tuple[Intent, list[IntentSt
     """Intents for these addresses that are not closed, oldest first, with what their executors said."""
     found = []
     for name, intent in sorted(s.intents.items()):
-        words = [status for (of, _), status in sorted(s.intent_status.items()) if of == name]
-        if intent.target in targets and not any(word.state in CLOSED for word in words):
-            found.append((intent, words))
+        words = {executor: status for (of, executor), status in sorted(s.intent_status.items()) if of == name}
+        if intent.target in targets and not is_over(intent, words):
+            found.append((intent, list(words.values())))
     return found
+
+
+def is_over(intent: Intent, words: Mapping[str, IntentStatus]) -> bool:
+    """Every executor has said its last word; `words` are by executor. Where the intent names none, one is enough."""
+    closed = {executor for executor, word in words.items() if word.state in CLOSED}
+    return closed.issuperset(intent.executors) if intent.executors else bool(closed)
 
 
 INTENT_HEADS = ("INTENT", "KIND", "TARGET", "BY", "STATE", "STREAMS", "WAITS FOR", "NEXT")
@@ -62,4 +85,7 @@ def intent_rows(s: Snapshot, *targets: str) -> list[tuple[str, ...]]:
             rows.append(
                 (*head, line.outcome or f"{line.group} {line.stage}", str(line.streams), line.waits_for or "-", then)
             )
+        away = [f"node/{node}" for node in intent.executors if all(word.executor != f"node/{node}" for word in words)]
+        if away and lines:
+            rows.append((*head, "not taken up", "-", ", ".join(away), "-"))
     return rows

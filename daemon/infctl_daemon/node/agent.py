@@ -270,7 +270,7 @@ class Agent:
                     part = decode(RankPart, value) if value is not None else None
                     self._context.world.set_part(launch, node, part)
                     if group in self._loops:
-                        self._loops[group].executor.hosts_changed(launch)
+                        self._loops[group].hosts_changed(launch)
                 case ("intents", *name):
                     self._intents.changed(tuple(name), value)
                 case ("pools", pool, "spec"):
@@ -289,6 +289,10 @@ class Agent:
     def _group_changed(self, group: str, value: bytes | None, revision: int) -> None:
         world = self._context.world
         spec = decode(GroupSpec, value) if value is not None else None
+        if spec is None:
+            world.owners.pop(group, None)
+        else:
+            world.owners[group] = spec.node
         if spec is None or spec.node != self._settings.node:
             known = world.specs.pop(group, None)
             if known is not None and group in self._loops:

@@ -20,7 +20,7 @@ from infctl.domain.errors import NotReady, StoreError
 from infctl.domain.group import ALIVE, Phase
 from infctl.store.codec import BadRecord
 from infctl.store.stamp import now_ms
-from infctl_daemon.node import toll
+from infctl_daemon.node import hosts, toll
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.group_loop import GroupLoop
 from infctl_daemon.node.permission import Permissions
@@ -121,6 +121,11 @@ class GroupDrain:
     def undrain(self, by: str) -> None:
         self.feed(ev.UndrainAsked(by))
 
+    @property
+    def hosts_left(self) -> list[str]:
+        """Other hosts where processes of the launch that was stopped still end."""
+        return hosts.left(self._context, self.state.launch) if self.state.stage is Stage.STOPPING else []
+
     # what others tell
     def _gateways(self) -> None:
         if not self._surroundings.synced or not self.state.launch:
@@ -149,6 +154,8 @@ class GroupDrain:
             elif group.phase is Phase.FAILED:
                 self.feed(ev.GroupFailed(group.end_evidence or group.end_reason))
         elif group.launch != self.state.launch or (group.phase not in ALIVE and group.phase is not Phase.ENDING):
+            if self.hosts_left:
+                return  # the other hosts' daemons end their parts, or their leases run out
             self.feed(ev.LaunchEnded(f"{group.end_reason}: {group.end_evidence}"))
 
     # what the machine asks for

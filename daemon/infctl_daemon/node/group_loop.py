@@ -131,10 +131,18 @@ class GroupLoop:
             self._log.debug("step", what=type(event).__name__, phase=self.state.phase)
             self.publish_status()
             self._changed.set()
-            for tell in tuple(self.listeners):
-                tell()
+            self._tell()
         if (took := time.monotonic() - now) > SLOW_STEP:
             self._log.warning("a step was slow", took_ms=round(took * 1000, 1))
+
+    def _tell(self) -> None:
+        for tell in tuple(self.listeners):
+            tell()
+
+    def hosts_changed(self, launch: str) -> None:
+        """A rank key of this launch came or went."""
+        self.executor.hosts_changed(launch)
+        self._tell()
 
     @property
     def _log(self) -> Logger:

@@ -58,6 +58,11 @@ def lost(context: Context, launch: Launch) -> tuple[str, ...]:
     return tuple(node for node in others(launch) if node not in known)
 
 
+def left(context: Context, launch: str) -> list[str]:
+    """Other hosts where something of the launch is left, as far as the store knows."""
+    return sorted(node for node in context.world.parts.get(launch, {}) if node != context.node)
+
+
 def waiting(context: Context, launch: Launch) -> str:
     """What of the other hosts has not loaded, as words; "" when all have."""
     known = context.world.parts.get(launch.name, {})

@@ -1,13 +1,14 @@
 """One intent in the store as its executor keeps it: what is wanted, what we said last, and every write of ours to it.
 
 Kept true: a status is written only over the one that we know, in one transaction with the effect it speaks of; a closed
-one is never changed; intent and status are durable while open and fade a few hours after.
+one is never changed; intent and statuses are durable until every executor has closed its own, then fade in a few hours.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -35,7 +36,7 @@ class Entry:
         self._node = node
         self._key = keys.intent(intent.intent)
         self._status_key = keys.intent_status(intent.intent, node)
-        self._intent_revision = 0
+        self._status_of = partial(keys.intent_status, intent.intent)
         self._revision = 0
         self.intent = intent
         self.status: IntentStatus | None = None
@@ -51,14 +52,14 @@ class Entry:
     ) -> bool:
         """Put the status together with its effects. False: what was compared is otherwise. Raises StoreError."""
         value = msgspec.json.encode(status)
-        lease = await self._lease.get() if close else 0
-        ops: list[Op] = [*effects, Put(self._status_key, value, lease)]
+        known = [Compare.present(self._key), Compare.unchanged(self._status_key, self._revision)]
+        lease = 0
+        ops: list[Op] = list(effects)
         if close:
-            ops.append(Put(self._key, self._value, lease))
-        known = [
-            Compare.unchanged(self._key, self._intent_revision),
-            Compare.unchanged(self._status_key, self._revision),
-        ]
+            unchanged, lease, others = await self._closing()
+            known.append(unchanged)
+            ops += [Put(self._key, self._value, lease), *others]
+        ops.append(Put(self._status_key, value, lease))
         try:
             done = await self._store.txn([*known, *compares], ops, [Get(self._status_key)])
         except LeaseLost:
@@ -74,6 +75,20 @@ class Entry:
             return kv.value == value
         return False
 
+    async def _closing(self) -> tuple[Compare, int, list[Op]]:
+        """What a last word of ours stands on, the lease it gets (0: others are not done) and theirs, to fade with it.
+
+        Each of them rewrites the intent, so of two at the same moment one looks again. Raises StoreError.
+        """
+        others = [node for node in self.intent.executors if node != self._node]
+        seen = await self._store.txn([], [Get(self._key), *(Get(self._status_of(node)) for node in others)])
+        intent, said = seen.gets[0], [kvs[0] for kvs in seen.gets[1:] if kvs]
+        unchanged = Compare.unchanged(self._key, intent[0].mod_revision if intent else 0)
+        if len(said) < len(others) or not all(_is_closed(kv.value) for kv in said):
+            return unchanged, 0, []
+        lease = await self._lease.get()
+        return unchanged, lease, [Put(kv.key, kv.value, lease) for kv in said]
+
     @property
     def closed(self) -> bool:
         return self.status is not None and self.status.state in CLOSED
@@ -87,7 +102,7 @@ class Entry:
                 if await self.write(status, effects, close=True):
                     return
                 tries += 1
-                if tries > 3:
+                if tries > 3 + len(self.intent.executors):
                     return  # the intent was deleted: nobody asks any more
             except StoreError:
                 await asyncio.sleep(delay)
@@ -102,7 +117,6 @@ class Entry:
             return False
         try:
             self.intent, self._value = decode(Intent, kv.value), kv.value
-            self._intent_revision = kv.mod_revision
             if said is not None:
                 self.status, self._revision = decode(IntentStatus, said.value), said.mod_revision
             if generation_key and seen.gets[2]:
@@ -110,3 +124,10 @@ class Entry:
         except BadRecord:
             return False
         return True
+
+
+def _is_closed(value: bytes) -> bool:
+    try:
+        return decode(IntentStatus, value).state in CLOSED
+    except BadRecord:
+        return False

@@ -54,9 +54,24 @@ class Work:
         self._drains: dict[str, GroupDrain] = {}
         self._drain_of: dict[str, str] = {}  # group → the intent that drains it
 
-    def groups(self) -> list[str]:
-        """Those of this node."""
-        return sorted(self._context.world.specs)
+    def groups_on(self, node: str) -> list[str]:
+        """Groups of ours with a part on the node: as they are wanted, as they run, or as its drain holds them."""
+        world, found = self._context.world, []
+        for group, (spec, _) in sorted(world.specs.items()):
+            loop, hold = self._loop_of(group), world.holds.get(group)
+            hosts = {host.node for host in spec.placement}
+            if loop is not None and loop.processes_left and loop.executor.launch is not None:
+                hosts |= {host.node for host in loop.executor.launch.spec.placement}
+            if node in hosts or (hold is not None and hold.by == f"node/{node}"):
+                found.append(group)
+        return found
+
+    def lets_go(self, group: str, intent: Intent) -> bool:
+        """It is for us to take the group's hold away: our own, or, on the node itself, one whose owner is not asked."""
+        owner = self._context.world.owners.get(group, "")
+        if owner == self._context.node:
+            return True
+        return intent.target == f"node/{self._context.node}" and owner not in intent.executors
 
     async def close(self, entry: Entry, state: State, outcome: str, message: str, ops: list[Op] | None = None) -> None:
         intent = entry.intent
@@ -93,7 +108,7 @@ class Work:
         }  # fmt: skip
         effects: list[Op] = [Put(keys.group_hold(g), encode(hold)) for g, hold in hold_of.items()]
         compares: list[Compare] = []
-        if not resumed and by.startswith("node/"):
+        if not resumed and by == f"node/{context.node}":
             stored = await self._node_spec()
             spec = msgspec.structs.replace(
                 stored.record, cordoned=True, drain=intent.intent, actor=intent.actor, reason=intent.reason
@@ -114,7 +129,8 @@ class Work:
                 continue
             hold = msgspec.structs.replace(hold_of[group], state="drained", at=now_text())
             ops.append(Put(keys.group_hold(group), encode(hold)))
-        await self._end(entry, ended, "drained", ops)
+        shared = by == f"node/{context.node}" and len(intent.executors) > 1
+        await self._end(entry, ended, "cordoned" if shared and not todo else "drained", ops)
 
     async def restart(self, entry: Entry, group: str, resumed: bool) -> None:
         context = self._context
@@ -122,8 +138,8 @@ class Work:
             raise Refused(f"group/{group} is being drained or restarted by intent {busy}")
         if (hold := context.world.holds.get(group)) is not None:
             raise Refused(f"group/{group} is {hold.state} by {hold.actor}: undrain it first")
-        if context.world.cordoned:
-            raise Refused(f"node/{context.node} is cordoned: it would not start again")
+        if closed := self._cordoned(group):
+            raise Refused(f"node/{closed} is cordoned: it would not start again")
         if resumed and entry.generation != entry.intent.generation:
             await self.close(entry, State.DONE, "restarted", f"generation {entry.generation} is registered")
             return
@@ -232,27 +248,38 @@ class Work:
         if not active and group not in world.holds:
             await self.close(entry, State.DONE, "unchanged", "is not drained")
             return
-        cordoned = f"node/{self._context.node} is cordoned: it starts when that is uncordoned" if world.cordoned else ""
-        await self.close(entry, State.DONE, "undrained", cordoned, [Delete(keys.group_hold(group))])
+        closed = self._cordoned(group)
+        message = f"node/{closed} is cordoned: it starts when that is uncordoned" if closed else ""
+        await self.close(entry, State.DONE, "undrained", message, [Delete(keys.group_hold(group))])
         world.holds.pop(group, None)
         self._let_go(group)
 
-    async def undrain_node(self, entry: Entry) -> None:
-        keys, context = self._context.keys, self._context
-        await self._take_back(self.groups(), entry.intent.actor)
-        address = f"node/{context.node}"
-        held = [group for group, hold in context.world.holds.items() if hold.by == address]
+    async def undrain_node(self, entry: Entry, node: str) -> None:
+        """Let go what the node's drain holds; on the node itself, uncordon it in the same transaction."""
+        keys, context, intent = self._context.keys, self._context, entry.intent
+
+        def held() -> list[str]:
+            ours = [g for g, hold in context.world.holds.items() if hold.by == f"node/{node}"]
+            return sorted(group for group in ours if self.lets_go(group, intent))
+
+        await self._take_back(held(), intent.actor)
+        groups = held()
+        message = f"{len(groups)} group{'s start' if len(groups) != 1 else ' starts'} again" if groups else ""
+        if node != context.node:
+            ops: list[Op] = [Delete(keys.group_hold(group)) for group in groups]
+            done = ("undrained", message) if groups else ("unchanged", "is not drained")
+            await self.close(entry, State.DONE, *done, ops)
+            return
         for _ in range(5):
             stored = await self._node_spec()
-            if not stored.record.cordoned and not held:
+            if not stored.record.cordoned and not groups:
                 await self.close(entry, State.DONE, "unchanged", "is not drained")
                 return
             spec = msgspec.structs.replace(
-                stored.record, cordoned=False, drain="", actor=entry.intent.actor, reason=entry.intent.reason
+                stored.record, cordoned=False, drain="", actor=intent.actor, reason=intent.reason
             )
-            ops: list[Op] = [Delete(keys.group_hold(group)) for group in held]
+            ops = [Delete(keys.group_hold(group)) for group in groups]
             ops.append(Put(keys.node_spec(context.node), stored.encode(spec)))
-            message = f"{len(held)} groups start again" if held else ""
             status = entry.fresh(State.DONE, outcome="undrained", message=message)
             compare = Compare.unchanged(keys.node_spec(context.node), stored.mod_revision)
             try:
@@ -275,6 +302,12 @@ class Work:
         if tasks:
             await asyncio.wait(tasks)
         return bool(active)
+
+    def _cordoned(self, group: str) -> str:
+        """A cordoned node among the group's hosts; "" where there is none."""
+        known = self._context.world.specs.get(group)
+        nodes = [host.node for host in known[0].placement] if known else []
+        return next((node for node in nodes if node in self._context.world.cordons), "")
 
     async def _node_spec(self) -> Stored[NodeSpec]:
         """Ours, as it is now, however long that takes."""

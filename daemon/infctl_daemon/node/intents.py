@@ -1,8 +1,9 @@
-"""Carries out what operators want of this node and its groups, once each, and says how far it is.
+"""Carries out what operators want of this node, its groups and nodes that they have a part on, and says how far it is.
 
-Kept true: what is too old or meant for another generation is only marked expired; a begun drain is taken up again by
-the next life of the daemon; at most one drain runs for a group; a drained group is held by a durable key until it is
-undrained, so that no restart of anything brings it back.
+Kept true: what is too old or meant for another generation is only marked expired; of what several executors share we
+do our share, once, and only our own last word ends that; a begun drain is taken up again by the next life of the
+daemon; at most one drain runs for a group; a drained group is held by a durable key until it is undrained, so that no
+restart of anything brings it back.
 """
 
 from __future__ import annotations
@@ -55,9 +56,16 @@ class Intents:
             case (name,) if value is not None and name not in self._closed:
                 self._open[name] = (decode(Intent, value), value)
                 self.look()
-            case (name, "status", _) if value is not None and decode(IntentStatus, value).state in CLOSED:
+            case (name, "status", executor) if value is not None and self._ends(name, executor, value):
                 self._closed.add(name)
                 self._open.pop(name, None)
+
+    def _ends(self, name: str, executor: str, value: bytes) -> bool:
+        """Nothing is left to do for us. Raises BadRecord."""
+        if decode(IntentStatus, value).state not in CLOSED:
+            return False
+        shared = name in self._open and self._open[name][0].executors
+        return executor == self._context.node or not shared
 
     def begin(self) -> None:
         """Everything was listed once: what is open is taken up."""
@@ -119,7 +127,9 @@ class Intents:
 
     def _is_ours(self, intent: Intent) -> bool:
         kind, name = self._target(intent)
-        return name == self._context.node if kind == "node" else name in self._context.world.specs
+        if kind == "node":
+            return self._context.node in (name, *intent.executors)
+        return name in self._context.world.specs
 
     @staticmethod
     def _target(intent: Intent) -> tuple[str, str]:
@@ -165,17 +175,21 @@ class Intents:
             case Begin() | Resume():
                 log.info("intent taken up", intent=intent.intent, kind=intent.kind, target=intent.target)
         try:
+            if isinstance(verdict, Begin) and (later := self._taken_back(intent)) is not None:
+                await self._work.close(entry, State.DONE, "undrained", f"by {later.actor}, before it was begun")
+                return
             match intent.kind, kind:
                 case IntentKind.DRAIN, "group":
                     await self._work.drain(entry, [name], f"group/{name}", isinstance(verdict, Resume))
                 case IntentKind.DRAIN, _:
-                    await self._work.drain(entry, self._work.groups(), f"node/{name}", isinstance(verdict, Resume))
+                    groups = self._work.groups_on(name)
+                    await self._work.drain(entry, groups, f"node/{name}", isinstance(verdict, Resume))
                 case IntentKind.RESTART, "group":
                     await self._work.restart(entry, name, isinstance(verdict, Resume))
                 case IntentKind.UNDRAIN, "group":
                     await self._work.undrain_group(entry, name)
                 case IntentKind.UNDRAIN, _:
-                    await self._work.undrain_node(entry)
+                    await self._work.undrain_node(entry, name)
                 case _:
                     raise Refused(f"{intent.kind} of a {kind} is nothing that a daemon does")
         except Refused as no:
@@ -197,7 +211,7 @@ class Intents:
                 delay = min(RETRY_MOST, 2 * delay)
 
     async def _nothing_runs(self, kind: str, name: str) -> bool:
-        loops = [self._loop_of(g) for g in ([name] if kind == "group" else self._work.groups())]
+        loops = [self._loop_of(g) for g in ([name] if kind == "group" else self._work.groups_on(name))]
         for loop in loops:
             if loop is not None:
                 await loop.caught_up()
@@ -209,4 +223,13 @@ class Intents:
     def _lifted(self, intent: Intent) -> list[Op]:
         """Holds that it had set go with it: what nobody carries out is not half done for ever."""
         holds = self._context.world.holds.items()
-        return [Delete(self._context.keys.group_hold(g)) for g, hold in holds if hold.intent == intent.intent]
+        ours = [g for g, hold in holds if hold.intent == intent.intent and self._work.lets_go(g, intent)]
+        return [Delete(self._context.keys.group_hold(g)) for g in ours]
+
+    def _taken_back(self, drain: Intent) -> Intent | None:
+        """A later undrain of what a drain is about; both may have waited for us."""
+        undrains = [
+            one for one, _ in self._open.values() if (one.kind, one.target) == (IntentKind.UNDRAIN, drain.target)
+        ]
+        later = [one for one in undrains if drain.kind == IntentKind.DRAIN and one.intent > drain.intent]
+        return later[0] if later else None

@@ -10,7 +10,7 @@ from infctl.store.records import GroupSpec, NodeLease, PoolSpec, RankPart, Suspi
 
 @dataclass(slots=True)
 class World:
-    """`specs` are those of our groups, with their revision in the store; `holds` those of any group.
+    """`specs` are those of our groups, with their revision in the store; `holds` and `owners` those of any group.
 
     `nodes` are the hosts whose daemons hold a lease, `cordons` the nodes that take nothing new, `cordoned` whether
     ours is one; `parts` are the rank keys of each launch over several hosts, by host.
@@ -20,6 +20,7 @@ class World:
     specs: dict[str, tuple[GroupSpec, int]] = field(default_factory=dict)
     pools: dict[str, PoolSpec] = field(default_factory=dict)
     suspicions: dict[tuple[str, str], dict[str, Suspicion]] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
     holds: dict[str, Hold] = field(default_factory=dict)
     nodes: dict[str, NodeLease] = field(default_factory=dict)
     cordons: set[str] = field(default_factory=set)

@@ -41,14 +41,15 @@ def undrain(
 
 async def _undrain(target: str, reason: str, wait: bool, endpoints: str, context: str, cluster: str) -> None:
     from infctl.cli import io
-    from infctl.cli.follow import watch_it
+    from infctl.cli.follow import warn_unheard, watch_it
     from infctl.client.connect import find_cluster, open_cluster
-    from infctl.client.intents import write_intent
+    from infctl.client.intents import unheard, write_intent
     from infctl.domain.intents import IntentKind
     from infctl.domain.model import Limits
 
     async with open_cluster(find_cluster(endpoints, context, cluster)) as (store, keys):
         written = await write_intent(store, keys, IntentKind.UNDRAIN, target, reason=reason, parameters={})
+        warn_unheard(await unheard(store, keys, written.executors), written.executors)
         if not wait:
             io.out(f"{target} to be undrained (intent {written.intent.intent})")
             return

@@ -82,7 +82,9 @@ def describe(look: Look, name: str) -> Page:
     page.table("Faults of the last minutes, oldest first", ("LAUNCH", "GEN", "WHEN", "REASON", "EVIDENCE"),
                [(f.launch, str(f.generation), look.ago(f.at), f.reason, f.evidence or "-") for f in faults],
                right="GEN")  # fmt: skip
-    page.table("Intents", INTENT_HEADS, intent_rows(s, f"group/{name}", f"node/{node}"), right="STREAMS")
+    nodes = {node, *(host.node for host in spec.placement)} if spec else {node}
+    intents = intent_rows(s, f"group/{name}", *(f"node/{one}" for one in nodes))
+    page.table("Intents", INTENT_HEADS, intents, right="STREAMS")
     page.table("Streams on this launch", STREAM_HEADS, stream_rows(look, live), right="TOKENS MOVES")
     look.tell(page, f"group/{name}")
     _advise(look, page, name, spec, status, suspected=bool(suspicions))
