@@ -89,6 +89,8 @@ def _values(what: Any, current: str, given: list[str], where: dict[str, str], na
         return _addresses(current, where, names)
     if what == "groups":
         return [(f"group/{name}", "") for name in names("group", where)]
+    if what == "nodes":
+        return [(name, "") for name in names("node", where)]
     if isinstance(what, str) and what.startswith("addresses:"):
         kinds = what.partition(":")[2].split(",")
         return [offer for offer in _addresses(current, where, names) if offer[0].partition("/")[0] in kinds]

@@ -12,6 +12,7 @@ from infctl.cli.tree import Tree
 _SOURCES = {
     "KIND/NAME": "addresses",
     "FILE": "files",
+    "NODE": "nodes",
 }
 
 

@@ -23,10 +23,14 @@ CONNECT_S, ANSWER_S = 3.0, 15.0
 
 
 class ToldLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """A launch as the daemon tells of it: `state` is running, ending or ended; `log` a path on its host."""
+    """A launch as the daemon tells of it: `state` is running, ending or ended; `log` a path on its host.
+
+    `node_rank` is above 0 for a part of a launch that another host owns; such a part has no generation.
+    """
 
     launch: str
     generation: int = 0
+    node_rank: int = 0
     state: str = ""
     reason: str = ""
     message: str = ""

@@ -20,11 +20,13 @@ from infctl.store.records import (
     GroupSpec,
     GroupStatus,
     KnownAnswer,
+    LaunchPlan,
     LaunchRecord,
     NodeLease,
     NodeSpec,
     NodeStatus,
     PoolSpec,
+    RankPart,
     StreamRecord,
     Suspicion,
 )
@@ -123,6 +125,10 @@ def _put(s: Snapshot, parts: tuple[str, ...], value: bytes, revision: int) -> No
             s.generations[name] = decode(Generation, value)
         case ("groups", _, "launches", launch):
             s.launches[launch] = decode(LaunchRecord, value)
+        case ("groups", _, "launches", launch, "plan"):
+            s.plans[launch] = decode(LaunchPlan, value)
+        case ("groups", _, "ranks", launch, host):
+            s.parts.setdefault(launch, {})[host] = decode(RankPart, value)
         case ("endpoints", name):
             s.endpoints[name] = decode(EndpointRecord, value)
         case ("faults", name, launch):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from infctl.view.documents import Doc
+from infctl.view.hosts import NOT_HEARD, NOT_THERE
 from infctl.view.humanize import age, clock, reason_and_message, short, size
 from infctl.view.kinds import Kind
 
@@ -63,6 +64,12 @@ def _phase_of_group(status: Doc) -> str:
     return f"{_text(status['phase'])}{'?' if _is_past(status) else ''}"
 
 
+def _hosts(parts: list[Doc]) -> str:
+    """`a loaded, b loading, c not there`; the node is enough where there is one."""
+    words = (f"{p['node']} {p['state'] or (NOT_THERE if p['heard'] else NOT_HEARD)}" for p in parts)
+    return ", ".join(words) or "-"
+
+
 AGE = Column("AGE", lambda d, now: age(d["metadata"]["createdAt"], now))
 
 COLUMNS: dict[Kind, tuple[Column, ...]] = {
@@ -99,6 +106,7 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         _status("LAUNCH", "launch", wide=True),
         _status("PID", "pid", wide=True, right=True),
         _status("URL", "url", wide=True),
+        Column("HOSTS", lambda d, _: _hosts(d["status"]["hosts"]), wide=True),
         Column("MESSAGE", lambda d, _: _text(d["status"]["message"]), wide=True, flex=True),
     ),
     Kind.ENDPOINT: (

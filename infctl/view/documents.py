@@ -9,6 +9,8 @@ import msgspec
 
 from infctl.view import models as m
 from infctl.view.drains import group_phase, node_phase, why_held
+from infctl.view.group_models import ConditionView, FaultView, HostPartView
+from infctl.view.hosts import HostPart, host_parts
 from infctl.view.kinds import Kind
 from infctl.view.snapshot import Snapshot
 from infctl.view.specs import group_spec, pool_spec
@@ -116,7 +118,7 @@ def _group(s: Snapshot, name: str) -> m.GroupView:
             owner_heard=status.node in s.node_leases if status else None,
             ready=endpoint is not None and endpoint.state == "ready",
             conditions=[
-                m.ConditionView(
+                ConditionView(
                     type=c.type,
                     status=c.status,
                     reason=_or_null(c.reason),
@@ -132,13 +134,30 @@ def _group(s: Snapshot, name: str) -> m.GroupView:
             pid=_or_null(status.pid) if status else None,
             processes=status.processes if status else None,
             restarts=status.restarts if status else None,
+            hosts=[_host_part(part) for part in host_parts(s, name)],
             url=endpoint.url if endpoint else None,
             observed_spec=status.spec_revision == wanted if status and wanted and status.spec_revision else None,
-            last_fault=m.FaultView(reason=faults[-1].reason, launch=faults[-1].launch, at=faults[-1].at)
+            last_fault=FaultView(reason=faults[-1].reason, launch=faults[-1].launch, at=faults[-1].at)
             if faults
             else None,
             updated_at=_or_null(status.updated_at) if status else None,
         ),
+    )
+
+
+def _host_part(host: HostPart) -> HostPartView:
+    part = host.part
+    return HostPartView(
+        node=host.node,
+        node_rank=host.node_rank,
+        heard=host.heard,
+        state=part.state if part else None,
+        message=_or_null(part.message) if part else None,
+        ranks=part.ranks if part else None,
+        wanted_ranks=host.wanted,
+        pid=_or_null(part.pid) if part else None,
+        gpus=list(host.gpus),
+        since=_or_null(part.at) if part else None,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+from infctl.view.group_models import ConditionView, FaultView, HostPartView
 from infctl.view.kinds import Kind
 from infctl.view.part import View
 from infctl.view.specs import GroupSpecView, PoolSpecView
@@ -81,29 +82,12 @@ class PoolView(View, frozen=True, kw_only=True, tag_field="kind", tag="Pool"):
     status: PoolStatusView
 
 
-class FaultView(View, frozen=True, kw_only=True):
-    """A notice that a launch is over; notices are kept for some minutes."""
-
-    reason: str
-    launch: str
-    at: str
-
-
-class ConditionView(View, frozen=True, kw_only=True):
-    """One answer about health, the same since `since`: `status` is True, False or Unknown, as text."""
-
-    type: str
-    status: str
-    reason: str | None
-    message: str | None
-    since: str | None
-
-
 class GroupStatusView(View, frozen=True, kw_only=True):
     """What the owner, the daemon of its node, said last. `hint`: what helps.
 
     `ready`: an endpoint is there that takes new requests. `ownerHeard`: the owner's lease is alive; where it is not,
-    `phase` is of the past. `observedSpec`: the owner knows the newest spec.
+    `phase` is of the past. `observedSpec`: the owner knows the newest spec. `hosts`: those of the registered launch,
+    the owner first; empty for a group of one host. `pid` and `processes` are those of the owner's host.
     """
 
     phase: str | None
@@ -118,6 +102,7 @@ class GroupStatusView(View, frozen=True, kw_only=True):
     pid: int | None
     processes: int | None
     restarts: int | None
+    hosts: list[HostPartView]
     url: str | None
     observed_spec: bool | None
     last_fault: FaultView | None

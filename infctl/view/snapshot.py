@@ -14,11 +14,13 @@ from infctl.store.records import (
     GroupSpec,
     GroupStatus,
     KnownAnswer,
+    LaunchPlan,
     LaunchRecord,
     NodeLease,
     NodeSpec,
     NodeStatus,
     PoolSpec,
+    RankPart,
     StreamRecord,
     Suspicion,
 )
@@ -40,6 +42,9 @@ class Snapshot:
     group_status: dict[str, GroupStatus] = field(default_factory=dict)
     generations: dict[str, Generation] = field(default_factory=dict)
     launches: dict[str, LaunchRecord] = field(default_factory=dict)
+    plans: dict[str, LaunchPlan] = field(default_factory=dict)
+    # of launches over several hosts: by launch, then by host
+    parts: dict[str, dict[str, RankPart]] = field(default_factory=dict)
     endpoints: dict[str, EndpointRecord] = field(default_factory=dict)
     faults: dict[tuple[str, str], FaultNotice] = field(default_factory=dict)
     suspicions: dict[tuple[str, str, str], Suspicion] = field(default_factory=dict)

@@ -117,6 +117,7 @@ async def test_what_is_said(logs: Logs, daemon: Daemon, name: str, words: list[s
         (["a"], "hint: infctl logs group/a"),
         (["node/n1"], "node/n1 has no engine output"),
         (["group/a", "--previous", "--launch", OLD], "--previous and --launch name two launches"),
+        (["group/a", "--host", "N 1"], "host 'N 1' is not a legal name"),
         (["group/a", "-n", "10001"], "10001 is not in the range 0<=x<=10000"),
     ],
 )

@@ -66,6 +66,7 @@ class Loop:
         self.state = Group("a", phase=phase, launch=LAUNCH, generation=4, gone=False, end_reason="hang")
         launch = SimpleNamespace(name=LAUNCH, api_key=KEY, started=1.0, tree=None)
         self.executor = SimpleNamespace(launch=launch)
+        self.name = "a"
         self.since = "2026-01-02T03:04:05.678Z"
         self.restarts = 2
 
@@ -87,7 +88,7 @@ class Daemon:
         context: Any = SimpleNamespace(node="n1", state_dir=folder, world=SimpleNamespace(specs={}))
         record = NodeLease(node="n1", boot_id="b", incarnation="i")
         loops: Any = {"a": loop}
-        self.facts = Facts(context, loops, lambda: record, lambda: "held", lambda: self.listed)
+        self.facts = Facts(context, loops, {}, lambda: record, lambda: "held", lambda: self.listed)
         self.server = ReadApiServer(api, self.facts, log.get("test"), self._reached)
 
     def _reached(self, url: str) -> None:

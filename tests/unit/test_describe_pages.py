@@ -321,8 +321,11 @@ def test_a_group_says_its_sizes_role_and_gpus() -> None:
     s.groups["a"] = msgspec.structs.replace(s.groups["a"], pp=2, ep=2, role="decode", hosts=hosts)
     facts = dict(DESCRIBE[Kind.GROUP](Look(s, NOW), "a").facts)
     assert "TP 2 PP 2 EP 2 decode" in facts["Engine"]
-    assert facts["GPUs"] == "n: 0, 1; m: 2, 3"
     assert facts["Ranks"].startswith("4 wanted")
+    (table,) = (table for table in page(s, Kind.GROUP, "a").tables if table.title == "Hosts")
+    assert [(row[0], row[5]) for row in table.rows] == [("n", "0, 1"), ("m", "2, 3")]
+    one = replace(s, groups={"a": msgspec.structs.replace(s.groups["a"], hosts=hosts[:1])})
+    assert dict(page(one, Kind.GROUP, "a").facts)["GPUs"] == "n: 0, 1"
     s.node_specs["m"] = NodeSpec()
     beside = DESCRIBE[Kind.NODE](Look(s, NOW), "m")
     assert any(row[0] == "a" for table in beside.tables for row in table.rows)

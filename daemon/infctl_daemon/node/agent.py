@@ -209,8 +209,9 @@ class Agent:
             member.reached_at(url)
 
         facts = Facts(
-            self._context, self._loops, lambda: member.record, lambda: member.holding, lambda: self.synced.is_set()
-        )
+            self._context, self._loops, self._members.loops,
+            lambda: member.record, lambda: member.holding, lambda: self.synced.is_set(),
+        )  # fmt: skip
         return ReadApiServer(self._settings.read_api, facts, self._log, reached)
 
     async def _observe(self, observer: Observer) -> None:

@@ -1,4 +1,4 @@
-"""What the read-only API tells of a node: plain data, taken from the group loops and the records of ended launches.
+"""What the read-only API tells of a node: plain data, taken from its loops and the records of ended launches.
 
 Nothing here changes anything. Field names are those of logs and etcd (snake_case), times RFC 3339 UTC.
 """
@@ -13,14 +13,15 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
-from infctl.domain.group import ALIVE, Phase
+from infctl.domain.group import Phase
 from infctl.domain.ids import NAME
 from infctl.store.records import NodeLease
-from infctl.store.stamp import text_of
 from infctl_daemon.node.api_errors import not_found
+from infctl_daemon.node.api_here import Here, of_group, of_part
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.endings import digest
 from infctl_daemon.node.group_loop import GroupLoop
+from infctl_daemon.node.member_loop import MemberLoop
 from infctl_daemon.proc import ended as records
 from infctl_daemon.proc.ended import Ended
 
@@ -32,7 +33,8 @@ T = TypeVar("T")
 
 
 class Facts:
-    """`holding` is what the daemon may claim of its lease; `listed` whether it has read what it is to run.
+    """`loops` are our groups, `parts` our parts of those that other hosts own. `holding` is what the daemon may claim
+    of its lease; `listed` whether it has read what it is to run.
 
     Files are read in threads of our own: a slow disk keeps readers waiting, never the supervision.
     """
@@ -41,12 +43,14 @@ class Facts:
         self,
         context: Context,
         loops: Mapping[str, GroupLoop],
+        parts: Mapping[str, MemberLoop],
         record: Callable[[], NodeLease],
         holding: Callable[[], str],
         listed: Callable[[], bool],
     ) -> None:
         self._context = context
         self._loops = loops
+        self._parts = parts
         self._record = record
         self._holding = holding
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="read-api")
@@ -71,50 +75,47 @@ class Facts:
             "lease": self._holding(),
             "listed": self.listed(),
             "supervised_by": SUPERVISED_BY,
-            "groups": [self._group(name) for name in sorted(self._loops)],
+            "groups": [self._group(loop) for _, loop in sorted(self._loops.items())],
+            "parts": [self._part(loop) for _, loop in sorted(self._parts.items())],
         }
 
-    def _group(self, name: str) -> dict[str, Any]:
-        loop = self._loops[name]
-        state, launch = loop.state, loop.executor.launch
-        tree = launch.tree if launch and launch.name == state.launch else None
-        spec = self._context.world.specs.get(name)
+    def _group(self, loop: GroupLoop) -> dict[str, Any]:
+        here = of_group(loop)
+        spec = self._context.world.specs.get(here.group)
         return {
-            "group": name,
+            "group": here.group,
             "pool": spec[0].pool if spec else "",
             "wanted": spec is not None,
-            "phase": str(state.phase),
-            "since_at": loop.since,
-            "generation": state.generation,
-            "launch": state.launch,
-            "reason": "" if state.phase in ALIVE else state.end_reason,
-            "message": "" if state.phase in ALIVE else state.end_evidence,
-            "pid": tree.main.pid if tree and tree.living else 0,
-            "processes": len(tree.living) if tree else 0,
+            "generation": here.generation,
             "restarts": loop.restarts,
+            **here.told(),
+        }
+
+    def _part(self, loop: MemberLoop) -> dict[str, Any]:
+        here = of_part(loop)
+        launch = here.running
+        return {
+            "group": here.group,
+            "pool": launch.spec.pool if launch else "",
+            "owner": launch.spec.node if launch else "",
+            "node_rank": here.node_rank,
+            **here.told(),
         }
 
     # launches
+    def _here(self, group: str) -> list[Here]:
+        """What is here of a group: a launch of ours, a part of another's, or of each one where the group moved."""
+        found = [of_group(self._loops[group])] if group in self._loops else []
+        found += [of_part(self._parts[group])] if group in self._parts else []
+        return sorted((here for here in found if here.launch), key=lambda here: here.gone)
+
     async def launches(self, group: str) -> list[dict[str, Any]]:
         """This launch and the ended ones that are still known, newest first. Raises ApiError (404)."""
         ended = await self._ended_of(group)
-        loop = self._loops.get(group)
-        if loop is None and not ended:
+        if group not in self._loops and group not in self._parts and not ended:
             raise not_found(f"group {group} is not of this node")
-        every = list(ended)
-        launch = loop.executor.launch if loop else None
-        if loop is not None and loop.state.launch and loop.state.launch not in {r.launch for r in ended}:
-            known = launch if launch and launch.name == loop.state.launch else None
-            now = Ended(
-                group=group,
-                launch=loop.state.launch,
-                generation=loop.state.generation,
-                reason="" if loop.state.phase in ALIVE else loop.state.end_reason,
-                message="" if loop.state.phase in ALIVE else loop.state.end_evidence,
-                ended_at="",
-                started_at=text_of(known.started * 1000.0) if known and known.started else "",
-            )
-            every.insert(0, now)
+        known = {record.launch for record in ended}
+        every = [here.as_record() for here in self._here(group) if here.launch not in known] + ended
         printed = await self.in_thread(lambda: {r.launch for r in every if self.log_path(r.launch).exists()})
         return [self._told_of(record, record.launch in printed) for record in every]
 
@@ -135,24 +136,25 @@ class Facts:
 
     def running(self, group: str, launch: str) -> bool:
         """Whether a process of it may still print something."""
-        loop = self._loops.get(group)
-        return loop is not None and loop.state.launch == launch and not loop.state.gone
+        return any(here.launch == launch and not here.gone for here in self._here(group))
 
     def alive(self, group: str, launch: str) -> bool:
         """Whether it is the launch of its group and has not been ended."""
-        loop = self._loops.get(group)
-        return loop is not None and loop.state.launch == launch and loop.state.phase in ALIVE
+        return any(here.launch == launch and here.alive for here in self._here(group))
 
     async def key_digest(self, group: str, launch: str) -> str:
-        """What the key of a launch is compared with; "" where the launch, or its key, is not known here."""
+        """What the key of a launch is compared with; "" where the launch, or its key, is not known here.
+
+        Nor is it known of another owner's launch: our part of it takes no requests.
+        """
         loop = self._loops.get(group)
         current = loop.executor.launch if loop else None
         if current is not None and current.name == launch:
             return digest(current.api_key)
-        return next((r.key_digest for r in await self._ended_of(group) if r.launch == launch), "")
+        return next((r.key_digest for r in await self._ended_of(group) if r.launch == launch and not r.node_rank), "")
 
     async def serving(self, group: str, launch: str) -> dict[str, Any]:
-        """Whether a launch is the one that serves for its group here; `over`: it never will again.
+        """For a group of ours: whether a launch is the one that serves for its group here; `over`: it never will again.
 
         Over is said only of what we know to have ended: a daemon that has just begun knows of nothing yet.
         """

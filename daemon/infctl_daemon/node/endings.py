@@ -30,10 +30,12 @@ async def keep(
         launch = None
     remains = (launch.remains if launch else remains) or Remains()
     process, code = _first_end(launch) if launch else ("", remains.status.returncode)
+    state = context.state.read(group)
     record = ended.Ended(
         group=group,
         launch=name,
-        generation=launch.generation if launch else context.state.read(group).generation,
+        generation=launch.generation if launch else state.generation,
+        node_rank=launch.node_rank if launch else state.node_rank,
         reason=notice.reason if notice else why,
         message=notice.evidence if notice else "",
         process=process,

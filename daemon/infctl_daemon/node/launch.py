@@ -279,6 +279,13 @@ async def end_recorded(context: Context, group: str, on_stuck: Callable[[str], N
         key_path(context, state.launch).unlink(missing_ok=True)
     await asyncio.to_thread(
         context.state.write,
-        GroupState(group=group, generation=state.generation, launch=state.launch, port=state.port, count=state.count),
+        GroupState(
+            group=group,
+            generation=state.generation,
+            launch=state.launch,
+            port=state.port,
+            count=state.count,
+            node_rank=state.node_rank,
+        ),
     )
     return remains

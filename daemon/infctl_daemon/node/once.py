@@ -26,6 +26,7 @@ from infctl_daemon.node.adopt import Lost, check_living
 from infctl_daemon.node.agent import Settings
 from infctl_daemon.node.group_loop import policy
 from infctl_daemon.node.launch import digest
+from infctl_daemon.node.once_parts import Finding, Parts
 from infctl_daemon.node.unsupported import unsupported
 from infctl_daemon.proc import procfs
 from infctl_daemon.proc.state_file import GroupState, StateFile
@@ -37,8 +38,9 @@ STORE_DEADLINE = 10.0
 
 @dataclass(slots=True)
 class Seen:
-    """What one look found. `specs` are those of this node."""
+    """What one look found. `specs` are those of this node, `parts` what it has of groups that others own."""
 
+    parts: Parts
     specs: dict[str, GroupSpec] = field(default_factory=dict)
     pools: set[str] = field(default_factory=set)
     registered: dict[str, Generation] = field(default_factory=dict)
@@ -50,15 +52,6 @@ class Seen:
     supervised: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One group: what it is, and what a daemon would do; "" where nothing."""
-
-    group: str
-    state: str
-    todo: str
-
-
 def main(args: argparse.Namespace) -> int:
     from infctl_daemon.node.main import settings
 
@@ -68,9 +61,11 @@ def main(args: argparse.Namespace) -> int:
         seen = asyncio.run(_look(chosen))
     except InfctlError as error:
         return complain(error)
-    findings = plan(seen)
+    groups, parts = plan(seen), seen.parts.findings(supervised=seen.supervised)
+    findings = [*groups, *parts]
     running = "a daemon supervises them" if seen.supervised else "no daemon runs"
-    say(f"node {chosen.node}, cluster {chosen.cluster}: {len(findings)} groups, {running}")
+    others = f" and {len(parts)} parts of others'" if parts else ""
+    say(f"node {chosen.node}, cluster {chosen.cluster}: {len(groups)} groups{others}, {running}")
     if findings:
         say(columns((f"group/{one.group}", one.state, one.todo or "nothing to do") for one in findings))
     for key in seen.unreadable:
@@ -85,19 +80,22 @@ async def _look(chosen: Settings) -> Seen:
     finally:
         await store.close()
     records(seen, StateFile(chosen.state_dir))
+    seen.parts.look(StateFile(chosen.state_dir / "parts"))
     seen.supervised = _held(chosen.state_dir / "lock")
     return seen
 
 
 async def observe(store: Store, keys: Keys, node: str) -> Seen:
     """The store's side, at one revision. Raises StoreError."""
-    seen = Seen()
+    seen = Seen(Parts(node))
     groups = await store.range(keys.groups, timeout=STORE_DEADLINE)
     pools = await store.range(keys.pools, revision=groups.revision, timeout=STORE_DEADLINE)
+    faults = await store.range(keys.faults, revision=groups.revision, timeout=STORE_DEADLINE)
     own = await store.get(keys.node_lease(node), timeout=STORE_DEADLINE)
     seen.lease = own.lease if own else 0
-    for kv in (*groups.kvs, *pools.kvs):
+    for kv in (*groups.kvs, *pools.kvs, *faults.kvs):
         try:
+            seen.parts.take(keys.parts(kv.key), kv.value)
             match keys.parts(kv.key):
                 case ("groups", group, "spec") if (spec := decode(GroupSpec, kv.value)).node == node:
                     seen.specs[group] = spec

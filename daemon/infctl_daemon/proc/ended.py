@@ -21,6 +21,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """`exit_code` and `signal` are the main process's, both None when nobody can know them any more.
 
     Where another process ended first, and the launch with it, they are of that one, and `process` is its title.
+    `node_rank` is above 0 for a part of a launch that another host owns, whose generation only that one knows.
     `key_digest` (sha256) lets whoever has the launch's key ask about it; the key itself is kept nowhere.
     """
 
@@ -28,6 +29,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     launch: str
     generation: int = 0
+    node_rank: int = 0
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from infctl.store.records import GroupSpec, GroupStatus
+from infctl.view.describe import hosts
 from infctl.view.describe.look import MOST_ROWS, STREAM_HEADS, Look, count, stream_rows
 from infctl.view.describe.page import Page, Tone
 from infctl.view.drains import INTENT_HEADS, group_phase, intent_rows, why_held
+from infctl.view.hosts import HostPart, host_parts
 from infctl.view.humanize import duration
 
 MEANS = {
@@ -24,6 +26,8 @@ MEANS = {
 }
 NEW_REQUESTS = {"suspect": "new ones come only where no ready group can take them", "unfit": "it gets no new ones"}
 _ON_THE_WAY = frozenset({"claiming", "spawning", "loading", "canary", "publishing"})
+# elsewhere a part that is not there has ended as it should
+WAITS_FOR_HOSTS = _ON_THE_WAY | {"ready", "idle"}
 
 
 def describe(look: Look, name: str) -> Page:
@@ -32,15 +36,17 @@ def describe(look: Look, name: str) -> Page:
     endpoint = s.endpoints.get(name)
     node = spec.node if spec else (status.node if status else "")
     page = _headline(look, name, spec, status)
+    parts = host_parts(s, name)
     if spec:
         pool = s.pools.get(spec.pool)
         ready = look.ready_in(spec.pool)
         page.fact("Pool", spec.pool, f"model {pool.model}, {ready} ready, {pool.min_ready} needed" if pool
                   else "which does not exist")  # fmt: skip
-    if spec and spec.hosts:
+    if spec and spec.hosts and not parts:
         page.fact("GPUs", _gpus(spec))
     if node:
-        page.fact("Node", node, "" if look.node_is_heard(node) else "its daemon is not heard")
+        page.fact("Node", node, f"owner, one of {len(parts)} hosts" if parts else "",
+                  "" if look.node_is_heard(node) else "its daemon is not heard")  # fmt: skip
     if spec:
         page.fact("Engine", spec.engine, _sizes(spec), f"model {spec.model_path}",
                   f"revision {spec.revision}" if spec.revision else "")  # fmt: skip
@@ -53,7 +59,8 @@ def describe(look: Look, name: str) -> Page:
         page.fact(
             "Ranks",
             f"{wanted} wanted" if wanted else "",
-            f"{count(status.processes, 'process', 'processes')} of the engine alive",
+            f"{sum(one.part.ranks for one in parts if one.part)} seen on {len(parts)} hosts" if parts else "",
+            f"{count(status.processes, 'process', 'processes')} of the engine alive" + (f" on {node}" if parts else ""),
             f"main pid {status.pid}" if status.pid else "",
         )
         page.fact("Restarts", f"{status.restarts} since its daemon started", _policy(spec))
@@ -71,6 +78,7 @@ def describe(look: Look, name: str) -> Page:
         page.fact("Spec", "the daemon has the newest" if seen else "the daemon has not seen the newest yet")
     if status:
         page.fact("Last change", look.ago(status.updated_at), f"told by node/{status.node}")
+    hosts.table(look, page, parts)
     if status:
         page.table("Health", ("CONDITION", "STATUS", "SINCE", "REASON"),
                    [(c.type, c.status, look.ago(c.since), c.reason + (f": {c.message}" if c.message else ""))
@@ -87,7 +95,7 @@ def describe(look: Look, name: str) -> Page:
     page.table("Intents", INTENT_HEADS, intents, right="STREAMS")
     page.table("Streams on this launch", STREAM_HEADS, stream_rows(look, live), right="TOKENS MOVES")
     look.tell(page, f"group/{name}")
-    _advise(look, page, name, spec, status, suspected=bool(suspicions))
+    _advise(look, page, name, spec, status, parts, suspected=bool(suspicions))
     return page
 
 
@@ -138,7 +146,13 @@ def _gpus(spec: GroupSpec) -> str:
     return "; ".join(f"{h.node}: {', '.join(h.gpus) or 'any'}" for h in spec.hosts)
 
 
-def _words(command: str, launch: str, node: str) -> str:
+def _words(look: Look, group: str, how: str, launch: str, node: str) -> str:
+    """Where the output lies that tells most: on the host whose daemon wrote the notice, else on the owner's."""
+    fault = look.snapshot.faults.get((group, launch))
+    kind, _, by = fault.by.partition("/") if fault else ("", "", "")
+    if kind == "node" and by != node:
+        node, how = by, f"--host {by} {how}"
+    command = f"infctl logs group/{group} {how}"
     return f"engine's own words are shown by {command} (logs/{launch}.log below stateDir of the daemon on {node})."
 
 
@@ -151,7 +165,14 @@ def _policy(spec: GroupSpec | None) -> str:
 
 
 def _advise(
-    look: Look, page: Page, name: str, spec: GroupSpec | None, status: GroupStatus | None, *, suspected: bool
+    look: Look,
+    page: Page,
+    name: str,
+    spec: GroupSpec | None,
+    status: GroupStatus | None,
+    parts: list[HostPart],
+    *,
+    suspected: bool,
 ) -> None:
     follow = ("infctl get events --for", f"group/{name}")
     if spec is None:
@@ -166,7 +187,7 @@ def _advise(
         return
     if name in look.snapshot.holds:
         page.step("It is held until it is undrained.", "infctl undrain", look.snapshot.holds[name].by)
-    log = "The " + _words(f"infctl logs group/{name} --launch {status.launch}", status.launch, spec.node)
+    log = "The " + _words(look, name, f"--launch {status.launch}", status.launch, spec.node)
     if status.reason == "canary-failed":
         page.step("The engine answered otherwise than the pool knows. Same weights, same revision, same engine?",
                   "infctl describe", f"pool/{spec.pool}")  # fmt: skip
@@ -196,8 +217,10 @@ def _advise(
     elif status.phase == "ready" and (faults := look.faults_of(name)):
         page.step(
             f"It serves again after {count(len(faults), 'fault')} in the last minutes. Of the last lost launch, the "
-            + _words(f"infctl logs group/{name} --previous", faults[-1].launch, spec.node)
+            + _words(look, name, "--previous", faults[-1].launch, spec.node)
         )
+    if status.phase in WAITS_FOR_HOSTS and name not in look.snapshot.holds:
+        hosts.advise(page, name, parts)
     if suspected:
         page.step("A gateway lost this launch on the data path, and its daemon has not confirmed a fault: is the way "
                   "between them whole?", *follow)  # fmt: skip

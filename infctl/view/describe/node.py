@@ -5,20 +5,26 @@ from __future__ import annotations
 from infctl.view.describe.look import Look, count
 from infctl.view.describe.page import Page, Tone
 from infctl.view.drains import INTENT_HEADS, group_phase, intent_rows, node_phase
+from infctl.view.hosts import HostPart, guests, running_spec
 from infctl.view.humanize import size
+
+PARTS = ("GROUP", "OWNER", "NODE-RANK", "STATE", "RANKS", "PID", "SINCE", "LAUNCH")
 
 
 def describe(look: Look, name: str) -> Page:
     s = look.snapshot
     lease, status, spec = s.node_leases.get(name), s.node_status.get(name), s.node_specs.get(name)
     groups = sorted(g.name for g in s.groups.values() if any(h.node == name for h in g.placement))
+    owned = [group for group in groups if s.groups[group].node == name]
+    parts = guests(s, name)
     address = f"node/{name}"
     if lease is None:
         page = Page(address, "NotResponding", Tone.BAD, "its daemon's lease is gone; what runs there is not known")
     elif spec and spec.cordoned:
         page = Page(address, node_phase(s, name), Tone.WARN, spec.reason)
     else:
-        page = Page(address, "Ready", Tone.GOOD, f"{count(len(groups), 'group')} placed here")
+        lent = f", {len(groups) - len(owned)} owned by other hosts" if len(owned) < len(groups) else ""
+        page = Page(address, "Ready", Tone.GOOD, f"{count(len(groups), 'group')} placed here{lent}")
     if lease:
         page.fact("Daemon", f"infctl-noded {lease.version}".rstrip(), f"started {look.ago(lease.started_at)}",
                   f"incarnation {lease.incarnation}")  # fmt: skip
@@ -35,7 +41,7 @@ def describe(look: Look, name: str) -> Page:
             tuple(str(c.get(key) or "-") for key in ("type", "status", "reason", "message")) for c in status.conditions
         ])  # fmt: skip
     rows = []
-    for group in groups:
+    for group in owned:
         said = s.group_status.get(group)
         live = look.live_streams(launch=said.launch) if said and said.launch else []
         state = group_phase(s, group).capitalize() if said else "Unknown"
@@ -43,14 +49,31 @@ def describe(look: Look, name: str) -> Page:
                      str(s.groups[group].ranks), str(said.processes if said else 0), str(len(live))))  # fmt: skip
     page.table("Groups", ("GROUP", "STATE", "REASON", "POOL", "RANKS", "PROCESSES", "STREAMS"), rows,
                right="RANKS PROCESSES STREAMS")  # fmt: skip
+    page.table("Parts of groups that other hosts own", PARTS, [_part(look, group, one) for group, one in parts],
+               right="NODE-RANK RANKS PID")  # fmt: skip
     intents = intent_rows(s, address, *(f"group/{group}" for group in groups))
     page.table("Intents", INTENT_HEADS, intents, right="STREAMS")
     look.tell(page, address, actor=address)
-    _advise(look, page, name, groups)
+    _advise(look, page, name, groups, [(group, one) for group, one in parts if one.part and not one.loaded])
     return page
 
 
-def _advise(look: Look, page: Page, name: str, groups: list[str]) -> None:
+def _part(look: Look, group: str, one: HostPart) -> tuple[str, ...]:
+    generation, part = look.snapshot.generations.get(group), one.part
+    return (
+        group,
+        spec.node if (spec := running_spec(look.snapshot, group)) else "-",
+        str(one.node_rank),
+        one.state,
+        f"{part.ranks if part else '-'}/{one.wanted}",
+        str(part.pid) if part and part.pid else "-",
+        (look.ago(part.at) if part else "") or "-",
+        generation.launch if generation else "-",
+    )
+
+
+def _advise(look: Look, page: Page, name: str, groups: list[str], look_at: list[tuple[str, HostPart]]) -> None:
+    """`look_at`: parts that are here and do not serve."""
     s = look.snapshot
     if name not in s.node_leases:
         page.step(f"Look at the daemon and the host: on {name}, systemctl status infctl-noded.")
@@ -71,5 +94,8 @@ def _advise(look: Look, page: Page, name: str, groups: list[str]) -> None:
             page.step(
                 f"group/{group} is {said.phase if said else 'not taken up'}.", "infctl describe", f"group/{group}"
             )
+    for group, one in look_at:
+        page.step(f"What the engine of group/{group} says here, where it is {one.state}:",
+                  f"infctl logs group/{group} --host", name)  # fmt: skip
     if not groups:
         page.step(f"Nothing is placed here: apply a group with node: {name}.", "infctl apply -f GROUP.yaml")
