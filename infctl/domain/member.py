@@ -54,6 +54,7 @@ class Member:
     load: float = 900.0
     leave: float = 35.0
     owner_away: bool = False
+    owner_lost: bool = False
     unreached: int = 0
     fault_pending: bool = False
     gone: bool = True
@@ -100,7 +101,7 @@ def _of_launch(member: Member, event: MemberEvent) -> Step:
             return _kill(member, member.end_reason)
         case ev.FaultSeen(_, reason) if alive and traits(reason).planned:
             leaving = replace(member, phase=Phase.LEAVING, end_reason=reason, end_evidence="planned")
-            if member.owner_away:
+            if member.owner_lost:
                 return _kill(leaving, reason)
             return leaving, (ev.SetTimer("leave", launch, member.leave), ev.Announce("part.leaving", launch, reason))
         case ev.FaultSeen(_, reason) if there and not traits(reason).planned:
@@ -111,13 +112,15 @@ def _of_launch(member: Member, event: MemberEvent) -> Step:
             return _kill(replace(member, end_evidence=why), Cause.SUPERSEDED)
         case ev.LaunchClosed() if member.fault_pending:
             return _settle(replace(member, fault_pending=False))
-        case ev.OwnerAway() if phase is Phase.LEAVING:
-            return _kill(replace(member, owner_away=True), member.end_reason)
-        case ev.OwnerAway() if alive and not member.owner_away:
-            away = replace(member, owner_away=True, unreached=0)
+        case ev.OwnerAway(_, lost) if phase is Phase.LEAVING and lost:
+            return _kill(replace(member, owner_away=True, owner_lost=True), member.end_reason)
+        case ev.OwnerAway(_, lost) if alive and not member.owner_away:
+            away = replace(member, owner_away=True, owner_lost=lost, unreached=0)
             return away, _look_for_owner(away)
+        case ev.OwnerAway(_, lost) if alive and lost:
+            return replace(member, owner_lost=True), ()
         case ev.OwnerBack() if member.owner_away:
-            return replace(member, owner_away=False, unreached=0), ()
+            return replace(member, owner_away=False, owner_lost=False, unreached=0), ()
         case ev.LeaderProbed(_, reached, why) if phase is Phase.SERVING and member.owner_away:
             return _probed(member, reached, why)
         case ev.PartGone() if phase is Phase.ENDING and not member.gone:
@@ -149,7 +152,7 @@ def _spawn(member: Member, plan: ev.PlanSeen) -> Step:
     over = _over(member, member.launch) if member.launch else member
     spawning = replace(
         over, phase=Phase.SPAWNING, launch=plan.launch, load=plan.load, leave=plan.leave, gone=False,
-        owner_away=False, unreached=0, fault_pending=False, end_reason="", end_evidence="",
+        owner_away=False, owner_lost=False, unreached=0, fault_pending=False, end_reason="", end_evidence="",
     )  # fmt: skip
     return spawning, (ev.SpawnPart(plan.launch), ev.SetTimer("load", plan.launch, plan.load))
 

@@ -37,9 +37,10 @@ class FaultSeen:
 
 @dataclass(frozen=True, slots=True)
 class OwnerAway:
-    """The store does not have the owner's part of the launch: its lease ended, it has left, or it was never written."""
+    """The store does not have the owner's part: `lost`, its lease ended or it has left; else it was not written yet."""
 
     launch: str
+    lost: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -348,7 +348,7 @@ class MemberWorld(WeightedWorld):
             assert after == before and not {ev.KillPart, ev.SpawnPart} & set(kinds), "an unknown answer did something"
         if ev.KillPart in kinds:
             leaving = before.phase is Phase.LEAVING
-            assert isinstance(event, OURS | THEIRS) or (leaving and isinstance(event, ev.OwnerAway)), (
+            assert isinstance(event, OURS | THEIRS) or (leaving and isinstance(event, ev.OwnerAway) and event.lost), (
                 f"kills on {event}"
             )
             if before.phase in ALIVE and isinstance(event, OURS):
@@ -359,10 +359,10 @@ class MemberWorld(WeightedWorld):
                 assert before.owner_away and self.failed_probes >= UNREACHED and before.phase is Phase.SERVING
                 self.counts["two_classes_end_it"] += 1
             if planned:
-                assert before.owner_away, "goes before node-rank 0"
+                assert before.owner_lost, "goes before node-rank 0"
             if leaving and isinstance(event, ev.TimerFired):
                 assert event.name == "leave"
-        if planned and same and before.phase in ALIVE and not before.owner_away:
+        if planned and same and before.phase in ALIVE and not before.owner_lost:
             assert after.phase is Phase.LEAVING and ev.SetTimer("leave", after.launch, after.leave) in effects
             self.counts["node_rank_0_goes_first"] += 1
         if isinstance(event, ev.ProcessExited | ev.PartRefused) and same and before.phase in ALIVE:
@@ -510,13 +510,13 @@ class MemberWorld(WeightedWorld):
 
     def then_planned(self) -> None:
         launch = self.leader
-        was_away = self.member.owner_away
+        was_lost, there = self.member.owner_lost, self.owner_key(launch) in self.keys
         self.a_planned_end_begins()
-        if not was_away and self.owner_key(launch) in self.keys:
+        if there and not was_lost:
             self.calm_down(timers=False)
             assert self.alive[launch] == RANKS, "goes before node-rank 0"
         self.node_rank_0_has_left()
-        self.calm_down(timers=False)
+        self.calm_down(timers=not (there or was_lost))  # of one that never said that it was there nobody hears
         assert not self.alive[launch]
 
     def then_relaunch(self) -> None:

@@ -106,6 +106,16 @@ def test_where_node_rank_0_is_away_a_planned_notice_waits_for_nothing() -> None:
     assert effects(away, ev.FaultSeen(ONE, Cause.DRAINED)) == (ev.KillPart(ONE, Cause.DRAINED),)
 
 
+def test_an_owner_that_has_not_been_there_yet_has_not_left_either() -> None:
+    """Its key and a planned notice come over two watches."""
+    early = after(ev.OwnerAway(ONE, lost=False), member=SERVING)
+    assert effects(early, ev.FaultSeen(ONE, Cause.DRAINED)) == (ev.SetTimer("leave", ONE, 20.0),)
+    assert step(LEAVING, ev.OwnerAway(ONE, lost=False), 0.0) == (LEAVING, ())
+    lost = after(ev.OwnerAway(ONE), member=early)
+    assert effects(lost, ev.FaultSeen(ONE, Cause.DRAINED)) == (ev.KillPart(ONE, Cause.DRAINED),)
+    assert after(ev.OwnerBack(ONE), member=lost) == SERVING
+
+
 @pytest.mark.parametrize("event", [DEAD, ev.PartRefused(ONE, "the daemon was stopped", Cause.DAEMON_STOPPED)])
 def test_what_ends_while_it_leaves_is_killed_without_another_notice(event: ev.MemberEvent) -> None:
     assert effects(LEAVING, event) == (ev.KillPart(ONE, Cause.DRAINED),)

@@ -100,7 +100,8 @@ class Members:
                 return  # over before it was begun here
         loop.post(ev.PlanSeen(plan.launch, plan.spec.restart.load_deadline, leave_after(plan)))
         if not self._owner_is_there(plan):
-            loop.post(ev.OwnerAway(plan.launch))
+            # where our part runs already its key was there once
+            loop.post(ev.OwnerAway(plan.launch, lost=self._recorded(plan.group) == plan.launch))
 
     def _fault(self, group: str, launch: str, reason: str) -> None:
         over = ev.FaultSeen(launch, reason)
