@@ -20,7 +20,7 @@ from infctl.store.records import Drain, FaultNotice, Generation, KnownAnswer, La
 from infctl.store.stamp import now_text
 from infctl_daemon.engine import identity
 from infctl_daemon.engine.argv import MARK
-from infctl_daemon.node.launch import PORT_WAIT
+from infctl_daemon.node.prepare import PORT_WAIT
 from infctl_daemon.proc import procfs
 from tests.support.noded import QUICK, Cluster, node_cluster, until
 

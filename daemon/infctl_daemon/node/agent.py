@@ -25,18 +25,11 @@ from infctl.domain.errors import ConfigError
 from infctl.domain.model import Limits
 from infctl.domain.restart import RestartPolicy
 from infctl.ports.store import Store
-from infctl.store.codec import BadRecord, decode, encode
-from infctl.store.intent_records import Hold
+from infctl.store.codec import encode
 from infctl.store.keys import Keys
 from infctl.store.records import (
-    FaultNotice,
     GroupSpec,
-    NodeLease,
-    NodeSpec,
     NodeStatus,
-    PoolSpec,
-    RankPart,
-    Suspicion,
 )
 from infctl.store.stamp import now_text
 from infctl_daemon.node.api import ReadApiServer
@@ -45,7 +38,7 @@ from infctl_daemon.node.claims import Claims
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.events import EventWriter
 from infctl_daemon.node.group_loop import GroupLoop, policy, recorded_policy
-from infctl_daemon.node.intents import Intents
+from infctl_daemon.node.intake import Intake
 from infctl_daemon.node.launch import digest
 from infctl_daemon.node.leases import SpareLease
 from infctl_daemon.node.members import Members
@@ -92,7 +85,6 @@ class Agent:
         self._keys = Keys(settings.cluster)
         self._loops: dict[str, GroupLoop] = {}
         self._tasks: list[asyncio.Task[Any]] = []
-        self._unreadable: set[str] = set()
         self._limits = settings.limits
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
@@ -141,7 +133,7 @@ class Agent:
             )
             self._members = Members(replace(self._context, state=parts))
             self._api = self._read_api()
-            self._intents = Intents(self._context, self._loops.get, self._let_go)
+            self._intake = Intake(self._context, self._loops, self._members, self._apply, self._say_node)
             try:
                 await self._api.open()
                 await self._live(spare)
@@ -165,7 +157,7 @@ class Agent:
         self._members.remember()
         keys = self._keys
         prefixes = (keys.nodes, keys.pools, keys.groups, keys.faults, keys.suspicions, keys.intents)
-        observer = Observer(self._store, prefixes, self._log, self._changed)
+        observer = Observer(self._store, prefixes, self._log, self._intake.changed)
         self._start(spare.keep(), context.events.run(), context.status.run(), self._membership.run())
         self._start(context.rank_keys.run())
         self._start(self._observe(observer), self._api.run())
@@ -223,14 +215,14 @@ class Agent:
         self._end_unwanted()
         self._members.begin()
         self._say_node()
-        self._intents.begin()
+        self._intake.intents.begin()
         await observer.follow(revision)
 
     def _end_unwanted(self) -> None:
         """Groups that run from an earlier life and that the store does not give us any more."""
         keys, specs = self._keys, self._context.world.specs
         for group, loop in self._loops.items():
-            if group not in specs and keys.group_spec(group) not in self._unreadable:
+            if group not in specs and keys.group_spec(group) not in self._intake.unreadable:
                 loop.post(ev.SpecDeleted(Cause.DELETED))
 
     def _loop(self, group: str, restart: RestartPolicy) -> GroupLoop:
@@ -251,104 +243,6 @@ class Agent:
     def _lease_ended(self) -> None:
         for loop in self._loops.values():
             loop.post(ev.LeaseEnded())
-
-    def _changed(self, key: str, value: bytes | None, revision: int) -> None:
-        """One key that somebody else wrote or removed."""
-        parts = self._keys.parts(key)
-        try:
-            self._members.changed(parts, value)
-            match parts:
-                case ("groups", group, "spec"):
-                    self._group_changed(group, value, revision)
-                    self._intents.look()
-                case ("groups", group, "hold"):
-                    self._hold_changed(group, value)
-                case ("nodes", node, "spec"):
-                    self._node_changed(node, value)
-                case ("nodes", node, "lease"):
-                    self._lease_changed(node, value)
-                case ("groups", group, "ranks", launch, node):
-                    part = decode(RankPart, value) if value is not None else None
-                    self._context.world.set_part(launch, node, part)
-                    if group in self._loops:
-                        self._loops[group].hosts_changed(launch)
-                case ("intents", *name):
-                    self._intents.changed(tuple(name), value)
-                case ("pools", pool, "spec"):
-                    self._pool_changed(pool, value)
-                case ("faults", group, launch) if value is not None and group in self._loops:
-                    self._loops[group].post(ev.FaultSeen(launch, decode(FaultNotice, value).reason))
-                case ("suspicions", group, launch, gateway) if group in self._loops:
-                    self._suspicion(group, launch, gateway, value)
-        except BadRecord as error:
-            if key not in self._unreadable:
-                self._unreadable.add(key)
-                self._log.error("a record cannot be read: left as it was", key=key, why=error.message)
-        else:
-            self._unreadable.discard(key)
-
-    def _group_changed(self, group: str, value: bytes | None, revision: int) -> None:
-        world = self._context.world
-        spec = decode(GroupSpec, value) if value is not None else None
-        if spec is None:
-            world.owners.pop(group, None)
-        else:
-            world.owners[group] = spec.node
-        if spec is None or spec.node != self._settings.node:
-            known = world.specs.pop(group, None)
-            if known is not None and group in self._loops:
-                self._loops[group].post(ev.SpecDeleted(Cause.DELETED if spec is None else Cause.MOVED))
-                self._say_node()
-            if known is not None and spec is None:
-                self._intents.group_gone(group)
-            return
-        world.specs[group] = (spec, revision)
-        self._apply(spec)
-
-    def _hold_changed(self, group: str, value: bytes | None) -> None:
-        holds = self._context.world.holds
-        if value is None:
-            holds.pop(group, None)
-            self._let_go(group)
-            return
-        holds[group] = decode(Hold, value)
-        if group in self._context.world.specs:
-            self._apply(self._context.world.specs[group][0])
-
-    def _node_changed(self, node: str, value: bytes | None) -> None:
-        world = self._context.world
-        if value is not None and decode(NodeSpec, value).cordoned:
-            world.cordons.add(node)
-        elif node in world.cordons:
-            world.cordons.discard(node)
-            for group, (spec, _) in list(world.specs.items()):
-                if node in {host.node for host in spec.placement}:
-                    self._let_go(group)
-        world.cordoned = self._settings.node in world.cordons
-
-    def _lease_changed(self, node: str, value: bytes | None) -> None:
-        nodes = self._context.world.nodes
-        if value is None:
-            nodes.pop(node, None)
-        else:
-            nodes[node] = decode(NodeLease, value)
-
-    def _let_go(self, group: str) -> None:
-        """Nothing of ours keeps the group any more: what its specification says holds again."""
-        if (known := self._context.world.specs.get(group)) is not None:
-            self._apply(known[0])
-
-    def _pool_changed(self, pool: str, value: bytes | None) -> None:
-        world = self._context.world
-        if value is None:
-            world.pools.pop(pool, None)  # groups that run go on; a new launch waits for the pool
-            return
-        first = pool not in world.pools
-        world.pools[pool] = decode(PoolSpec, value)
-        if first:
-            for spec, _ in list(world.specs.values()):
-                if spec.pool == pool:
-                    self._apply(spec)
 
     def _apply(self, spec: GroupSpec) -> None:
         if self.stop.is_set():
@@ -372,16 +266,6 @@ class Agent:
         loop.held = ""
         loop.post(ev.SpecApplied(digest(spec)))
 
-    def _suspicion(self, group: str, launch: str, gateway: str, value: bytes | None) -> None:
-        suspicions = self._context.world.suspicions
-        if value is None:
-            suspicions.get((group, launch), {}).pop(gateway, None)
-            if not suspicions.get((group, launch)):
-                suspicions.pop((group, launch), None)
-        else:
-            suspicions.setdefault((group, launch), {})[gateway] = decode(Suspicion, value)
-        self._loops[group].executor.suspected(launch)
-
     def _say_node(self) -> None:
         status = NodeStatus(
             node=self._settings.node,
@@ -396,7 +280,7 @@ class Agent:
     async def _leave(self) -> None:
         """Leave the groups running under the lease, for the next life; or stop them and give the lease back."""
         self.stop.set()
-        await self._intents.close()  # what is open is taken up by the next life
+        await self._intake.intents.close()  # what is open is taken up by the next life
         left = [loop.name for loop in self._loops.values() if loop.processes_left]
         left += [part.name for part in self._members.loops.values() if part.processes_left]
         if self._settings.stop_groups:
