@@ -29,6 +29,8 @@ def describe(look: Look, name: str) -> Page:
         page.fact("Daemon", f"infctl-noded {lease.version}".rstrip(), f"started {look.ago(lease.started_at)}",
                   f"incarnation {lease.incarnation}")  # fmt: skip
         page.fact("Read API", lease.address or "off")
+        if lease.engines_at:
+            page.fact("Engines at", lease.engines_at)
         page.fact("Boot id", lease.boot_id)
     if status:
         page.fact("Host", f"{status.cpus} CPUs" if status.cpus else "", f"{size(status.memory_bytes)} of memory")
