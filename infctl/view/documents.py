@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from infctl.view import models as m
-from infctl.view.drains import group_phase, node_phase, why_held
+from infctl.view.drains import group_phase, groups_on, node_phase, why_held
 from infctl.view.group_models import ConditionView, FaultView, HostPartView
 from infctl.view.hosts import HostPart, host_parts
 from infctl.view.kinds import Kind
@@ -69,7 +69,7 @@ def _node(s: Snapshot, name: str) -> m.NodeView:
             version=lease.version if lease else None,
             cpus=_or_null(status.cpus) if status else None,
             memory_bytes=_or_null(status.memory_bytes) if status else None,
-            groups=sorted(g.name for g in s.groups.values() if any(h.node == name for h in g.placement)),
+            groups=groups_on(s, name),
             conditions=status.conditions if status else None,
             updated_at=_or_null(status.updated_at) if status else None,
         ),

@@ -69,6 +69,7 @@ def offered(*words: str, bash: bool = False) -> list[str]:
         (["config", "use"], ["use-context"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["drain", "group/"], ["group/a", "group/new"]),
+        (["logs", "group/a", "--host", ""], ["n1"]),
         (["drain", ""], ["node/", "group/"]),
         (["cordon", "n"], ["node/"]),
         (["cordon", "group/"], []),

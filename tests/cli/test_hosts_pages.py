@@ -51,7 +51,10 @@ def cluster() -> dict[str, Record]:
     """A launch that loads on three hosts: done on one, still on the second, the third is not heard."""
     plan = LaunchPlan(launch=LAUNCH, group="g", owner="a", spec=SPEC, served_model="llama", revision="r",
                       leader="10.0.0.1", rendezvous=12260, url="http://10.0.0.1:12000", at=AT)  # fmt: skip
-    leases = {K.node_lease(n): NodeLease(node=n, boot_id="x", incarnation="i", started_at=AT) for n in ("a", "b", "d")}
+    leases = {
+        K.node_lease(n): NodeLease(node=n, boot_id="x", incarnation="i", started_at=AT, engines_at="10.0.0.9")
+        for n in ("a", "b", "d")
+    }
     return {
         **leases,
         K.pool_spec("p"): PoolSpec(name="p", model="llama"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infctl.view.describe.look import Look, count
 from infctl.view.describe.page import Page, Tone
-from infctl.view.drains import INTENT_HEADS, group_phase, intent_rows, node_phase
+from infctl.view.drains import INTENT_HEADS, group_phase, groups_on, intent_rows, node_phase
 from infctl.view.hosts import HostPart, guests, running_spec
 from infctl.view.humanize import size
 
@@ -14,7 +14,7 @@ PARTS = ("GROUP", "OWNER", "NODE-RANK", "STATE", "RANKS", "PID", "SINCE", "LAUNC
 def describe(look: Look, name: str) -> Page:
     s = look.snapshot
     lease, status, spec = s.node_leases.get(name), s.node_status.get(name), s.node_specs.get(name)
-    groups = sorted(g.name for g in s.groups.values() if any(h.node == name for h in g.placement))
+    groups = groups_on(s, name)
     owned = [group for group in groups if s.groups[group].node == name]
     parts = guests(s, name)
     address = f"node/{name}"
@@ -29,6 +29,8 @@ def describe(look: Look, name: str) -> Page:
         page.fact("Daemon", f"infctl-noded {lease.version}".rstrip(), f"started {look.ago(lease.started_at)}",
                   f"incarnation {lease.incarnation}")  # fmt: skip
         page.fact("Read API", lease.address or "off")
+        if lease.engines_at:
+            page.fact("Engines at", lease.engines_at)
         page.fact("Boot id", lease.boot_id)
     if status:
         page.fact("Host", f"{status.cpus} CPUs" if status.cpus else "", f"{size(status.memory_bytes)} of memory")
