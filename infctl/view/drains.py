@@ -34,8 +34,10 @@ def node_phase(s: Snapshot, name: str) -> str:
 
 
 def groups_on(s: Snapshot, node: str) -> list[str]:
-    """Groups with a part on the node, whoever owns them."""
-    return sorted(g.name for g in s.groups.values() if any(host.node == node for host in g.placement))
+    """Groups with a part on the node, as they are wanted or as they run, whoever owns them."""
+    wanted = {g.name for g in s.groups.values() if any(host.node == node for host in g.placement)}
+    run = {hosts[node].group for hosts in s.parts.values() if node in hosts}
+    return sorted(wanted | (run & s.groups.keys()))
 
 
 def executors(s: Snapshot, node: str) -> list[str]:

@@ -13,8 +13,8 @@ from infctl.client.outcome import ended
 from infctl.store.codec import encode
 from infctl.store.intent_records import DrainProgress, Hold, Intent, IntentStatus
 from infctl.store.keys import Keys
-from infctl.store.records import GroupSpec, GroupStatus, Host, NodeLease, NodeSpec, NodeStatus
-from infctl.view.drains import executors, intent_rows, node_phase, open_intents
+from infctl.store.records import GroupSpec, GroupStatus, Host, NodeLease, NodeSpec, NodeStatus, RankPart
+from infctl.view.drains import executors, groups_on, intent_rows, node_phase, open_intents
 from infctl.view.snapshot import Snapshot
 
 K = Keys()
@@ -75,6 +75,17 @@ def snapshot(**phases: str) -> Snapshot:
 )
 def test_a_node_is_drained_when_nothing_of_any_owner_runs_there(phases: dict[str, str], phase: str) -> None:
     assert node_phase(snapshot(**phases), "b") == phase
+
+
+def test_a_part_that_runs_on_the_node_counts_until_it_is_gone_wherever_its_group_is_wanted_by_now() -> None:
+    s = snapshot(x="idle", y="idle", w="idle", z="ready")
+    part = RankPart(launch="z-1", group="z", node="b", node_rank=1, state="loaded")
+    s.parts["z-1"] = {"b": part, "c": part}
+    s.parts["deleted-1"] = {"b": RankPart(launch="deleted-1", group="deleted", node="b", node_rank=1, state="loaded")}
+    assert groups_on(s, "b") == ["w", "x", "y", "z"]
+    assert node_phase(s, "b") == "Draining"
+    del s.parts["z-1"]["b"]
+    assert node_phase(s, "b") == "Drained"
 
 
 def test_owners_of_what_the_nodes_drain_holds_are_asked_too_wherever_it_is_wanted_by_now() -> None:

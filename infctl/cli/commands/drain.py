@@ -9,7 +9,7 @@ import typer
 from infctl.cli.options import Cluster, ContextName, Endpoints
 from infctl.cli.tree import leaf
 
-HELP = """Let a group, or every group of a node, finish its streams, then stop it until it is undrained.
+HELP = """Let a group, or every group with a part on a node, finish its streams, then stop it until undrained.
 
 Gateways send no new requests there; running streams go on until SIGTERM, 30 seconds before the deadline. What then
 still runs moves to another group of the pool, or ends with an error that says so. The deadline is the whole time, also
