@@ -191,6 +191,8 @@ def test_an_unknown_engine_and_a_model_name_with_a_colon_are_refused() -> None:
 
 
 def test_each_launch_gets_another_rendezvous_port_inside_the_groups_range() -> None:
+    over_hosts = [argv.rendezvous_port(12000, n, 3) for n in range(80)]
+    assert len(set(over_hosts)) > 20 and max(over_hosts) + 13 < 12000 + argv.PORT_STEP
     ports = [argv.rendezvous_port(12000, n) for n in range(80)]
     assert len(set(ports)) == argv.RENDEZVOUS_PORTS
     assert min(ports) == 12260

@@ -25,6 +25,8 @@ BOOTSTRAP_OFFSET = 140
 RENDEZVOUS_OFFSET = 260
 RENDEZVOUS_PORTS = 40
 PORT_STEP = 300
+# SGLang derives ports up to 13 above the address at which several hosts meet (0.5.23): they must be within, too
+RENDEZVOUS_PORTS_OF_HOSTS = PORT_STEP - RENDEZVOUS_OFFSET - 13 - 1
 RANDOM_SEED = 42
 
 _MODULE = {"sglang": "sglang.launch_server", "sim": "infctl_daemon.engine.sim"}
@@ -144,7 +146,7 @@ def key_file(api_key: str) -> bytes:
     return yaml.safe_dump({"api-key": api_key, "admin-api-key": api_key}).encode()
 
 
-def rendezvous_port(base: int, count: int) -> int:
+def rendezvous_port(base: int, count: int, hosts: int = 1) -> int:
     """Another port at each launch, so that the last one's sockets in TIME_WAIT are nobody's problem, and no process
     of an earlier launch can join this one (R2)."""
-    return base + RENDEZVOUS_OFFSET + count % RENDEZVOUS_PORTS
+    return base + RENDEZVOUS_OFFSET + count % (RENDEZVOUS_PORTS if hosts == 1 else RENDEZVOUS_PORTS_OF_HOSTS)

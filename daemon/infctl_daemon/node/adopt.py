@@ -7,6 +7,7 @@ store is not asked: whether the registration still holds is found out when the l
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -28,6 +29,8 @@ from infctl_daemon.proc.state_file import GroupState
 
 T = TypeVar("T")
 
+TRIES = 3
+BETWEEN = 0.5
 AWAY = "while no daemon was here"
 
 
@@ -41,7 +44,19 @@ class Lost(Exception):
 
 
 async def adopt(context: Context, group: str, on_exit: Callable[[Launch, Watched], None]) -> Launch | None:
-    """The launch, watched from here on; None where the last one has ended. Raises Lost."""
+    """The launch, watched from here on; None where the last one has ended. Raises Lost, and nothing else."""
+    for _ in range(TRIES):
+        try:
+            return await _adopt(context, group, on_exit)
+        except Lost:
+            raise
+        except Exception:
+            context.log_of(group).exception("a launch cannot be taken over at this moment")
+            await asyncio.sleep(BETWEEN)
+    raise Lost(Cause.DAEMON_RESTARTED, "it cannot be taken over: the daemon's log says why")
+
+
+async def _adopt(context: Context, group: str, on_exit: Callable[[Launch, Watched], None]) -> Launch | None:
     state = context.state.read(group)
     if not state.unfinished:
         return None

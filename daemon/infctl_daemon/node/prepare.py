@@ -88,7 +88,8 @@ def _rendezvous(context: Context, launch: Launch) -> int:
     if launch.plan is not None:
         return launch.plan.rendezvous
     count = context.state.read(launch.spec.name).count
-    tries = (command_line.rendezvous_port(launch.port, count + i) for i in range(command_line.RENDEZVOUS_PORTS))
+    hosts, most = len(launch.spec.placement), command_line.RENDEZVOUS_PORTS
+    tries = (command_line.rendezvous_port(launch.port, count + i, hosts) for i in range(most))
     if port := next((p for p in tries if ports.is_free(p, launch.address)), 0):
         return port
     raise StartFailed(f"no free rendezvous port above {launch.port}", reason="PortTaken")
