@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 
 from infctl.adapters.free_port import free_port
+from infctl_daemon.proc import kill, procfs
 
 API_KEY = "key-of-the-pool"
 ADMIN_KEY = "key-of-the-daemon"
@@ -82,6 +83,7 @@ class Engine:
     log: Path
     pids: dict[str, int] = field(default_factory=dict)
     frozen: set[int] = field(default_factory=set)
+    began: float = field(default_factory=time.time)
 
     @property
     def url(self) -> str:
@@ -112,7 +114,8 @@ class Engine:
         return [name for name, pid in self.pids.items() if _state(pid) not in (None, "Z", "X")]
 
     def end(self) -> None:
-        """Kills whatever is left of this engine."""
+        """Kills whatever is left of this engine, and removes what it leaves in /dev/shm."""
+        mapped = set().union(*(procfs.shared_memory(pid) for pid in self.pids.values()))
         for name in ("main", *self.pids):
             pid = self.pids.get(name)
             if pid is not None and _state(pid) not in (None, "Z", "X"):
@@ -123,6 +126,7 @@ class Engine:
         deadline = time.monotonic() + 30
         while self.survivors() and time.monotonic() < deadline:
             time.sleep(0.05)
+        kill.remove_from_shm(kill.left_in_shm(mapped, frozenset(self.pids.values()), self.began))
 
 
 def _state(pid: int) -> str | None:

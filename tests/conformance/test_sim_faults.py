@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from infctl.adapters.free_port import free_port
 from infctl_daemon.engine.sim import argv
 from infctl_daemon.engine.sim.faults import parse
+from infctl_daemon.proc import procfs
 from tests.conformance.sims import BODY, GREEDY, Sim, Start, launch, wait_gone, wait_ready
 
 
@@ -145,6 +147,36 @@ def test_sigterm_can_be_ignored(start_sim: Start):
     time.sleep(0.1)
     sim.send("main", signal.SIGTERM)
     assert wait_gone(sim) == 0
+
+
+def test_a_rank_leaves_with_code_0(start_sim: Start):
+    sim = start_sim("--tp", "2")
+    sim.fault(kind="leave", rank="1")
+    assert wait_gone(sim) == -signal.SIGKILL  # its peer misses it
+
+
+def test_a_detokenizer_that_leaves_with_code_0_is_not_missed(start_sim: Start):
+    sim = start_sim("--sim-crash-delay", "0.1")
+    sim.fault(kind="leave", rank="detokenizer")
+    time.sleep(1.0)
+    assert sim.alive and sim.survivors() == ["main", "0"]
+
+
+def test_names_in_shared_memory_outlive_a_killed_tree_and_no_other(start_sim: Start):
+    def names(sim: Sim) -> set[str]:
+        mapped = procfs.shared_memory(sim.process.pid)
+        return {n for n in os.listdir("/dev/shm") if n in mapped or n.endswith(f"_{sim.pids.get('0')}_0")}
+
+    assert names(start_sim()) == set()
+    killed, asked = start_sim("--sim-named-memory"), start_sim("--sim-named-memory")
+    left, tidy = names(killed), names(asked)
+    assert len(left) == len(tidy) == 2
+    killed.send("main", signal.SIGKILL)
+    asked.send("main", signal.SIGTERM)
+    assert (wait_gone(killed), wait_gone(asked)) == (-signal.SIGKILL, 0)
+    assert left <= set(os.listdir("/dev/shm")) and not tidy & set(os.listdir("/dev/shm"))
+    for name in left:
+        os.unlink(f"/dev/shm/{name}")
 
 
 def test_bad_faults_are_refused(sim: Sim):

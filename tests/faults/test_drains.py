@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 import pytest_asyncio
 
@@ -94,12 +93,8 @@ async def hold(cluster: Cluster, group: str = "a") -> Hold | None:
     return decode(Hold, kv.value) if kv else None
 
 
-async def alive(pids: list[psutil.Process]) -> list[int]:
-    return [p.pid for p in pids if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-
-
 async def test_an_idle_group_is_drained_stays_stopped_and_comes_back_when_it_is_undrained(cluster: Cluster) -> None:
-    tree = await cluster.tree("a")
+    print_of_a = cluster.footprint("a")
     before = await cluster.endpoint("a")
     assert before is not None
 
@@ -107,8 +102,7 @@ async def test_an_idle_group_is_drained_stays_stopped_and_comes_back_when_it_is_
 
     assert (code, out) == (0, "group/a drained\n"), err
     assert "SIGTERM" in err
-    assert await cluster.endpoint("a") is None
-    assert await alive(tree) == []
+    await cluster.nothing_left(print_of_a, 0.5)
     held = await hold(cluster)
     assert held is not None and (held.state, held.reason) == ("drained", "new fan")
     kv = await cluster.store.get(cluster.keys.disruption("tiny"))
@@ -164,7 +158,7 @@ async def test_streams_of_a_drained_group_finish_there_and_no_new_request_comes(
 
 async def test_an_endless_stream_is_cut_at_the_deadline_with_an_error_that_names_the_drain(tmp_path: Path) -> None:
     async with running(tmp_path, ["a"], tp=1, sim=SIM, **QUICK) as cluster:
-        tree = await cluster.tree("a")
+        before = cluster.footprint("a")
         _seen, task = await start(cluster, ENDLESS)
         began = time.monotonic()
         arguments = ("drain", "group/a", "--yes", "--deadline", "8s", "--allow-below-min")
@@ -175,7 +169,7 @@ async def test_an_endless_stream_is_cut_at_the_deadline_with_an_error_that_names
         assert "StreamsCut" in err
         # SIGTERM at half of so short a deadline, then the streams have five seconds to find another group
         assert 4.0 <= took < 25.0
-        assert await alive(tree) == []
+        await cluster.nothing_left(before, 0.5)
         cut = await asyncio.wait_for(task, 60)
         assert not cut.done
         assert cut.error is not None and cut.error["type"] == "unavailable" and cut.error["retryable"]
@@ -183,9 +177,11 @@ async def test_an_endless_stream_is_cut_at_the_deadline_with_an_error_that_names
 
 
 async def test_an_endless_stream_moves_to_another_group_when_its_own_is_stopped(cluster: Cluster) -> None:
+    before = cluster.footprint("a")
     seen, task = await start(cluster, ENDLESS)
     code, out, err = await cluster.cli("drain", "group/a", "--yes", "--deadline", "6s", timeout=60)
     assert (code, out) == (0, "group/a drained (1 moved to other groups)\n"), err
+    await cluster.nothing_left(before, 0.5)
     record = await cluster.stream(seen.stream)
     assert record is not None and record.group == "b"
     count = len(seen.ids)
@@ -224,12 +220,18 @@ async def test_a_drain_waits_for_min_ready_says_so_and_ends_when_the_rule_never_
     pool = PoolSpec(name="tiny", model="tiny", min_ready=2)
     await cluster.store.put(cluster.keys.pool_spec("tiny"), encode(pool))
     (before,) = await cluster.ready("a")
+    engine = cluster.footprint("a")
     _seen, task = await start(cluster, 200)
+    began = time.monotonic()
     draining = asyncio.create_task(cluster.cli("drain", "group/a", "--yes", "--deadline", "6s", timeout=60))
     await until(lambda: waits(cluster, "MinReady: pool/tiny needs 2 ready, 1 would be left"), 10, "it says what for")
     code, out, err = await draining
     assert (code, out) == (6, ""), err
     assert "MinReady" in err
+    assert 2.5 < time.monotonic() - began < 20.0, "no later than its SIGTERM would have been, and a busy machine"
+    assert cluster.footprint("a").idents == engine.idents, "no process of it was touched"
+    kv = await cluster.store.get(cluster.keys.disruption("tiny"))
+    assert kv is None or decode(Disruptions, kv.value).groups == {}, "it stands in nobody's way any more"
     endpoint = await cluster.endpoint("a")
     assert endpoint is not None and (endpoint.launch, endpoint.state) == (before.launch, "ready")
     assert await hold(cluster) is None
@@ -242,6 +244,7 @@ async def test_a_drain_waits_for_min_ready_says_so_and_ends_when_the_rule_never_
     await cluster.store.put(cluster.keys.pool_spec("tiny"), encode(spec))
     code, out, err = await draining
     assert (code, out) == (0, "group/a drained\n"), err
+    await cluster.nothing_left(engine, 0.5)
 
 
 async def test_a_frozen_gateway_holds_a_drain_only_as_long_as_its_lease(cluster: Cluster) -> None:
@@ -258,7 +261,7 @@ async def test_a_frozen_gateway_holds_a_drain_only_as_long_as_its_lease(cluster:
 
 async def test_a_drain_goes_on_after_its_daemon_was_killed_in_the_middle(cluster: Cluster) -> None:
     (before,) = await cluster.ready("a")
-    tree = await cluster.tree("a")
+    print_of_a = cluster.footprint("a")
     _seen, task = await start(cluster, 400)
     draining = asyncio.create_task(cluster.cli("drain", "group/a", "--yes", timeout=90))
     await stage(cluster, "finishing")
@@ -267,7 +270,7 @@ async def test_a_drain_goes_on_after_its_daemon_was_killed_in_the_middle(cluster
     cluster.start_daemon()
     code, out, err = await draining
     assert code == 0 and out.startswith("group/a drained"), err
-    assert await alive(tree) == []
+    await cluster.nothing_left(print_of_a, 0.5)
     held = await hold(cluster)
     assert held is not None and held.state == "drained"
     whole = await asyncio.wait_for(task, 60)

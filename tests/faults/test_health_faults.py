@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from infctl.domain.health_events import Reason
 from infctl.store.codec import decode
 from infctl.store.records import Condition, EndpointRecord, GroupStatus, Restart, Secret
+from infctl_daemon.engine.argv import MARK
+from infctl_daemon.proc import procfs
 from tests.support.net import free_ports
 from tests.support.noded import Cluster, node_cluster, until
 
@@ -173,14 +176,19 @@ async def test_a_full_engine_sheds_its_canaries_and_is_no_fault(cluster: Cluster
 async def test_a_crash_loop_ends_in_failed_and_a_changed_spec_clears_it(cluster: Cluster) -> None:
     few = Restart(first_delay=0.1, max_delay=0.2, attempts=2, load_deadline=30.0, canary_deadline=20.0)
     broken = cluster.spec(restart=few, engine_args=[*FAST, "--sim-fault", "die:rank=0,after=0.5"])
+    began = time.monotonic()
     await cluster.apply(broken)
+    await cluster.ready()
+    first = cluster.footprint()
     failed = await cluster.status(phase="failed", seconds=60.0)
+    assert time.monotonic() - began < 50.0, "three starts of half a second, and delays of less"
     assert failed.reason == "process-exited"
     assert "given up after 3 ends within 600 s" in failed.message
     assert "infctl restart group/a" in failed.hint and "changed specification" in failed.hint
     assert {c.type: c.status for c in failed.conditions} == {"Live": "False", "Ready": "False"}
     await asyncio.sleep(1.0)
-    assert cluster.noded.alive() == [] and await cluster.endpoint() is None
+    await cluster.nothing_left(first)
+    assert await nothing_at_all(cluster)
 
     await cluster.apply(cluster.spec(restart=few))
     ready = await cluster.ready()
@@ -189,18 +197,48 @@ async def test_a_crash_loop_ends_in_failed_and_a_changed_spec_clears_it(cluster:
 
 
 async def test_a_missing_model_is_given_up_after_few_tries(cluster: Cluster) -> None:
+    began = time.monotonic()
     await cluster.apply(cluster.spec(model_path="/nonexistent/model"))
     failed = await cluster.status(phase="failed", reason="model-missing", seconds=30.0)
     assert failed.generation == 3
     assert "that starting again does not help" in failed.message
     assert "spec.modelPath" in failed.hint and "infctl restart group/a" in failed.hint
+    assert time.monotonic() - began < 20.0, "three looks at a folder, and two delays of half a second at most"
+    assert await nothing_at_all(cluster)
+
+
+async def nothing_at_all(cluster: Cluster) -> bool:
+    """No launch of the group has a process, a key or a key file now."""
+    keys, run = cluster.keys, cluster.noded.folder / "run"
+    found = [await cluster.store.get(key) for key in (keys.endpoint("a"), keys.secret("a"))]
+    ranks = (await cluster.store.range(f"{keys.group('a')}ranks/")).kvs
+    status = await cluster.status()
+    return not (any(found) or ranks or list(run.glob("keys/*")) or procfs.marked(MARK, status.launch))
 
 
 async def test_an_exit_code_0_that_nobody_asked_for_is_a_crash(cluster: Cluster) -> None:
     await cluster.apply(cluster.spec())
     first = await cluster.ready()
+    before = cluster.footprint()
     os.kill(cluster.noded.pid("a", "main"), signal.SIGTERM)  # as by a stranger: the engine leaves in good order
     notice = await cluster.fault(first.launch)
     assert notice.reason == "process-exited"
+    await cluster.nothing_left(before)
+    second = await cluster.ready(not_launch=first.launch)
+    assert second.generation == first.generation + 1
+
+
+async def test_a_rank_that_exits_with_code_0_ends_its_launch_at_once(cluster: Cluster) -> None:
+    """The engine's own watchdog takes no notice of such an end."""
+    (admin,) = free_ports(1)
+    await cluster.apply(cluster.spec(engine_args=[*FAST, "--sim-admin-port", str(admin)]))
+    first = await cluster.ready()
+    before = cluster.footprint()
+    left_ms = time.time() * 1000
+    await break_it(admin, kind="leave", rank="1")
+    notice = await cluster.fault(first.launch, seconds=5.0)
+    assert notice.reason == "process-exited" and notice.at_ms - left_ms < 1000
+    assert "scheduler_TP1" in notice.evidence and "exit code 0, which nobody asked for" in notice.evidence
+    await cluster.nothing_left(before)
     second = await cluster.ready(not_launch=first.launch)
     assert second.generation == first.generation + 1

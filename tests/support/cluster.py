@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,10 @@ from infctl.store.records import EndpointRecord, EventRecord, FaultNotice, Group
 from infctl_daemon.engine.sim.model import write_model
 from infctl_daemon.proc import kill
 from infctl_daemon.proc.state_file import StateFile
+from tests.support.code import ENGINE_ENV
 from tests.support.containers import remove_cgroups
 from tests.support.etcd import BINARIES, LiveCluster, LiveEtcd
+from tests.support.left_behind import Footprint, footprint, nothing_left, sweep
 from tests.support.witness import until
 
 BIN = Path(sys.executable).parent
@@ -53,6 +55,7 @@ class Cluster:
         self.gateway_flags: list[str] = []
         self.daemon_flags: list[str] = []
         self.stops_groups = True
+        self.ports: dict[str, int] = {}  # of groups that are not to choose theirs
         self.url = ""
         self.admin = ""
 
@@ -109,6 +112,10 @@ class Cluster:
                 "engineArgs": list(sim),
                 **spec,
             }
+            if body["engine"] == "sim":
+                body["engineArgs"], body["env"] = [*sim, "--sim-named-memory"], ENGINE_ENV
+            if name in self.ports:
+                body["port"] = self.ports[name]
             documents.append({**head, "kind": "Group", "metadata": {"name": name}, "spec": body})
         file = self.folder / "specs.yaml"
         file.write_text(yaml.safe_dump_all(documents))
@@ -160,6 +167,12 @@ class Cluster:
         found = await self.store.get(self.keys.stream(stream))
         return decode(StreamRecord, found.value) if found else None
 
+    def footprint(self, group: str) -> Footprint:
+        return footprint(self.folder / "node", self.folder / "run", group)
+
+    async def nothing_left(self, seen: Footprint, seconds: float = 5.0) -> None:
+        await nothing_left(self.store, self.keys, seen, seconds)
+
     # hurting
     async def tree(self, group: str) -> list[psutil.Process]:
         """The processes of the group's launch: main first."""
@@ -193,6 +206,7 @@ class Cluster:
             if processes := state.leftovers(group):
                 kill.kill_recorded(processes[0].ident, frozenset(p.ident for p in processes))
         remove_cgroups(self.folder / "node")
+        sweep(self.folder / "node")
 
 
 @contextlib.asynccontextmanager
@@ -206,19 +220,22 @@ async def running(
     gateway: Sequence[str] = (),
     etcd_members: int = 1,
     stops_groups: bool = True,
+    patience: float = 30.0,
+    ports: Mapping[str, int] | None = None,
     **spec: object,
 ) -> AsyncIterator[Cluster]:
     """A cluster with ready groups; `cluster.etcd` is a `LiveCluster` where there are three members; extra keywords go
-    into every group's spec."""
+    into every group's spec; `patience` is for the start of all of it."""
     kind: Any = LiveEtcd if etcd_members == 1 else LiveCluster
     etcd = await kind(BINARIES[0], folder / "etcd").start()
     cluster = Cluster(folder, etcd, record)
     cluster.stops_groups = stops_groups
+    cluster.ports = dict(ports or {})
     try:
         cluster.start_daemon()
         await cluster.start_gateway(gateway)
         await cluster.apply_groups(groups, tp=tp, sim=sim, **spec)
-        await cluster.ready(*groups)
+        await cluster.ready(*groups, timeout=patience)
         yield cluster
     finally:
         await cluster.close()

@@ -23,8 +23,10 @@ from infctl.store.keys import Keys
 from infctl.store.records import EndpointRecord, FaultNotice, GroupSpec, GroupStatus, PoolSpec, Restart
 from infctl_daemon.proc import procfs
 from infctl_daemon.proc.state_file import GroupState, Process, StateFile
+from tests.support.code import ENGINE_ENV
 from tests.support.containers import remove_cgroups
 from tests.support.etcd import BINARIES, LiveEtcd, live_etcd, store_on
+from tests.support.left_behind import Footprint, footprint, nothing_left, sweep
 
 T = TypeVar("T")
 
@@ -133,6 +135,7 @@ class Noded:
         for process in self.alive():
             os.kill(process.pid, signal.SIGKILL)
         remove_cgroups(self.folder / "state")
+        sweep(self.folder / "state")
 
 
 class Cluster:
@@ -155,7 +158,16 @@ class Cluster:
             engine_args=["--sim-load-seconds", "0.1", "--sim-decode-seconds", "0.01"],
             restart=QUICK,
         )
-        return msgspec.structs.replace(base, **other)
+        spec = msgspec.structs.replace(base, **other)
+        # what is killed leaves names in /dev/shm, as SGLang's processes do
+        args = [*spec.engine_args, "--sim-named-memory"]
+        return msgspec.structs.replace(spec, engine_args=args, env={**ENGINE_ENV, **spec.env})
+
+    def footprint(self, group: str = "a") -> Footprint:
+        return footprint(self.noded.folder / "state", self.noded.folder / "run", group)
+
+    async def nothing_left(self, seen: Footprint, seconds: float = 5.0) -> None:
+        await nothing_left(self.store, self.keys, seen, seconds)
 
     async def apply(self, spec: GroupSpec) -> None:
         pool = PoolSpec(name="p", model="tiny")

@@ -227,13 +227,15 @@ def test_only_shared_memory_of_the_dead_launch_is_swept(tmp_path: Path, monkeypa
         "sgl_shm_x_42_0",
         "psm_other",
         "sglang_loads_zzz",
+        "sem.mp-mine",
+        "sem.mp-other",
         "sgl_shm_old_41_1",
     ]
     for name in names:
         (tmp_path / name).touch()
     os.utime(tmp_path / "sgl_shm_old_41_1", (1, 1))
-    found = kill.left_in_shm({"sglang_loads_abc", "psm_other", "gone"}, frozenset({41}), time.time() - 5)
-    assert sorted(found) == ["sgl_shm_x_41_0", "sglang_loads_abc"]
+    found = kill.left_in_shm({"sglang_loads_abc", "sem.mp-mine", "psm_other", "gone"}, frozenset({41}), time.time() - 5)
+    assert sorted(found) == ["sem.mp-mine", "sgl_shm_x_41_0", "sglang_loads_abc"]
     assert kill.remove_from_shm(found) == found
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(set(names) - set(found))
 

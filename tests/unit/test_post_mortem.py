@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from infctl.domain.causes import Cause, classify
-from infctl_daemon.node.post_mortem import OomKills, evidence, last_words
+from infctl_daemon.node.post_mortem import evidence, last_words
+from infctl_daemon.proc.oom import OomKills
 
 
 def machine(folder: Path, cgroup: str, file: str, text: str) -> tuple[Path, Path, Path]:
@@ -36,11 +37,11 @@ def test_kills_for_memory_are_counted_from_the_start_of_the_launch(
     proc, cgroups, counter = machine(tmp_path, cgroup, file, text.format(3))
     kills = OomKills.of(7, proc, cgroups)
     assert kills is not None and kills.since == 0
-    assert classify(evidence(-9, tmp_path / "none", kills)) is Cause.CRASH
+    assert classify(evidence(-9, tmp_path / "none", kills.since)) is Cause.CRASH
     counter.write_text(text.format(4))
     assert kills.since == 1
-    assert classify(evidence(-9, tmp_path / "none", kills)) is Cause.OUT_OF_MEMORY
-    assert classify(evidence(1, tmp_path / "none", kills)) is Cause.CRASH, "not everyone in a full cgroup is killed"
+    assert classify(evidence(-9, tmp_path / "none", kills.since)) is Cause.OUT_OF_MEMORY
+    assert classify(evidence(1, tmp_path / "none", kills.since)) is Cause.CRASH, "killed are not all in it"
 
 
 @pytest.mark.parametrize("text", ["", "oom_kill many\n", "something else\n"])
@@ -59,8 +60,8 @@ def test_the_last_words_are_the_end_of_the_file_and_bounded(tmp_path: Path) -> N
     log = tmp_path / "a-1.log"
     log.write_bytes(b"CUDA out of memory, long ago\n" + b"x" * 20_000 + b"\xff the end\n")
     assert last_words(log).endswith("the end\n") and len(last_words(log)) <= 16 * 1024
-    assert classify(evidence(-9, log, None)) is Cause.CRASH
+    assert classify(evidence(-9, log, 0)) is Cause.CRASH
     with open(log, "ab") as file:
         file.write(b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
-    assert classify(evidence(-9, log, None)) is Cause.DEVICE_OUT_OF_MEMORY
+    assert classify(evidence(-9, log, 0)) is Cause.DEVICE_OUT_OF_MEMORY
     assert last_words(tmp_path / "none") == ""

@@ -117,6 +117,7 @@ async def _watched(
 ) -> Tree:
     tree = tree_of(context, launch, state.processes[0].ident, lambda one: on_exit(launch, one))
     tree.loading = not launch.checked
+    tree.shm |= set(state.shm)
     for one in state.processes:
         tree.add(one.ident, one.title, one.parent)
     await tree.scan(deep=True)

@@ -287,6 +287,8 @@ class Agent:
             if known is not None and group in self._loops:
                 self._loops[group].post(ev.SpecDeleted(Cause.DELETED if spec is None else Cause.MOVED))
                 self._say_node()
+            if known is not None and spec is None:
+                self._intents.group_gone(group)
             return
         world.specs[group] = (spec, revision)
         self._apply(spec)

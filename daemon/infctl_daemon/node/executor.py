@@ -21,7 +21,7 @@ from infctl.store.codec import BadRecord
 from infctl.store.records import FaultNotice, Secret
 from infctl.store.stamp import fault_id, now_ms, now_text
 from infctl_daemon.engine import roles
-from infctl_daemon.node import endings, endpoint, hosts, post_mortem
+from infctl_daemon.node import endings, endpoint, hosts
 from infctl_daemon.node import launch as launches
 from infctl_daemon.node.adopt import Lost, adopt
 from infctl_daemon.node.claims import Refused
@@ -53,7 +53,6 @@ class Executor:
         self._notices: dict[str, FaultNotice] = {}
         self._side: set[asyncio.Task[None]] = set()
         self._health: HealthWatch | None = None
-        self._oom: post_mortem.OomKills | None = None
         self.launch: Launch | None = None
         self.on_health: Callable[[], None] = lambda: None
         self.stuck = ""  # evidence about processes that do not die
@@ -244,7 +243,6 @@ class Executor:
 
     def _follow(self, launch: Launch) -> None:
         assert launch.tree is not None
-        self._oom = post_mortem.OomKills.of(launch.tree.main.pid)
         self._aside(launch.tree.keep_scanning())
         self._aside(launch.tree.keep_asking())
         self._aside(output.keep_bounded(ended.log_path(self._context.state_dir, launch.name)))
@@ -267,7 +265,7 @@ class Executor:
 
     def _exited(self, launch: Launch, one: Watched) -> None:
         """A pidfd became readable."""
-        if (seen := exit_of(self._context, launch, one, self._oom)) is not None:
+        if (seen := exit_of(self._context, launch, one)) is not None:
             self._post(ev.ProcessExited(launch.name, one.ident.pid, seen.title, seen.status, seen.cause))
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:

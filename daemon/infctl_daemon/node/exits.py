@@ -20,7 +20,7 @@ class Exit:
     cause: Cause
 
 
-def exit_of(context: Context, launch: Launch, one: Watched, oom: post_mortem.OomKills | None) -> Exit | None:
+def exit_of(context: Context, launch: Launch, one: Watched) -> Exit | None:
     """The end of `one`, where that is the launch's end."""
     found = launches.exit_event(launch, one)
     if found is None:
@@ -32,4 +32,5 @@ def exit_of(context: Context, launch: Launch, one: Watched, oom: post_mortem.Oom
     if code == 0:
         status += ", which nobody asked for"
     log = ended.log_path(context.state_dir, launch.name)
-    return Exit(title, status, classify(post_mortem.evidence(code, log, oom)))
+    killed = launch.container.oom_kills() if launch.container else 0
+    return Exit(title, status, classify(post_mortem.evidence(code, log, killed)))

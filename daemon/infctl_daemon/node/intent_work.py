@@ -108,7 +108,8 @@ class Work:
         for group in todo:
             if (now := holds.get(group)) is None or now.intent != intent.intent:
                 continue  # it was undrained while others were still being drained
-            if group in ended and ended[group].state.result is not Result.DRAINED:
+            gone = group not in self._context.world.specs
+            if gone or (group in ended and ended[group].state.result is not Result.DRAINED):
                 ops.append(Delete(keys.group_hold(group)))
                 continue
             hold = msgspec.structs.replace(hold_of[group], state="drained", at=now_text())

@@ -14,7 +14,7 @@ from functools import partial
 from infctl.domain.errors import StoreError, UsageError
 from infctl.domain.ids import parse_address
 from infctl.domain.intents import CLOSED, FOR_DAEMONS, Begin, Expire, IntentKind, Leave, Resume, State, judge
-from infctl.ports.store import Delete, Op
+from infctl.ports.store import Compare, Delete, Op
 from infctl.store.codec import decode
 from infctl.store.intent_records import Intent, IntentStatus
 from infctl.store.stamp import now_ms
@@ -64,7 +64,29 @@ class Intents:
         self._begun = True
         sweep = asyncio.get_running_loop().create_task(self._sweep(set(self._open)), name="intents: old disruptions")
         self._tasks[""] = sweep
+        for group in set(self._context.world.holds) - set(self._context.world.specs):
+            self.group_gone(group)
         self.look()
+
+    def group_gone(self, group: str) -> None:
+        """A group that has no specification any more is not held either: one of that name may come again."""
+        name = f"hold of {group}"
+        if self._begun and name not in self._tasks:
+            task = asyncio.get_running_loop().create_task(self._unhold(group), name=name)
+            self._tasks[name] = task
+            task.add_done_callback(partial(self._done, name))
+
+    async def _unhold(self, group: str) -> None:
+        """Whose group it was does not matter: the store itself sees to it that there is none."""
+        keys, delay = self._context.keys, RETRY_FIRST
+        while True:
+            try:
+                compare = Compare.absent(keys.group_spec(group))
+                await self._context.store.txn([compare], [Delete(keys.group_hold(group))])
+                return
+            except StoreError:
+                await asyncio.sleep(delay)
+                delay = min(RETRY_MOST, 2 * delay)
 
     async def _sweep(self, open_: set[str]) -> None:
         """Disruptions that an earlier life of ours entered and nothing stands for any more."""

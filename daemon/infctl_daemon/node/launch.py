@@ -169,6 +169,7 @@ def _recorded(context: Context, launch: Launch) -> GroupState:
         node_rank=launch.node_rank,
         answer=list(launch.canary.expected) if launch.canary else [],
         container=launch.container.name if living and launch.container else "",
+        shm=sorted(tree.shm) if tree and living else [],
     )
 
 
@@ -204,8 +205,8 @@ async def end(context: Context, launch: Launch, on_stuck: Callable[[str], None],
         if launch.container is not None:
             launch.remains = await _forget(context, launch.container)
         crash.point("killed")
+        await asyncio.to_thread(_sweep, launch, tree)  # before the names of it are off the record
         await record(context, launch)
-        await asyncio.to_thread(_sweep, launch, tree)
         tree.close()
     if launch.key_path is not None:
         launch.key_path.unlink(missing_ok=True)
@@ -255,6 +256,12 @@ async def found(context: Context, state: GroupState) -> Container | None:
         return None
 
 
+def _mapped(state: GroupState, recorded: list[Ident]) -> set[str]:
+    """Names in /dev/shm of an earlier life's launch: those on record, and those that its processes have mapped now."""
+    own = set(state.shm) if state.boot_id == procfs.boot_id() else set()
+    return own.union(*(procfs.shared_memory(i.pid) for i in recorded if procfs.is_alive(i)))
+
+
 async def end_recorded(context: Context, group: str, on_stuck: Callable[[str], None]) -> Remains:
     """End what an earlier life of the daemon left running, and forget it; returns what is still known of it."""
     state = context.state.read(group)
@@ -264,9 +271,10 @@ async def end_recorded(context: Context, group: str, on_stuck: Callable[[str], N
         recorded += await asyncio.to_thread(procfs.marked, command_line.MARK, state.launch)
     container = await found(context, state)
     main = recorded[0] if recorded else Ident(-1, 0)
+    mapped = await asyncio.to_thread(_mapped, state, recorded)
     pids = await kill.end_recorded(main, frozenset(recorded), container, on_stuck)
     remains = await _forget(context, container) if container is not None else Remains()
-    await asyncio.to_thread(lambda: kill.remove_from_shm(kill.left_in_shm((), pids, 0.0)))
+    await asyncio.to_thread(lambda: kill.remove_from_shm(kill.left_in_shm(mapped, pids, state.started)))
     if state.launch:
         key_path(context, state.launch).unlink(missing_ok=True)
     await asyncio.to_thread(

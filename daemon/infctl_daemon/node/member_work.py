@@ -19,7 +19,7 @@ from infctl.store.records import FaultNotice, LaunchPlan, PoolSpec
 from infctl.store.stamp import fault_id, now_ms, now_text
 from infctl_daemon.engine import roles
 from infctl_daemon.engine.probe import Engine
-from infctl_daemon.node import endings, hosts, post_mortem
+from infctl_daemon.node import endings, hosts
 from infctl_daemon.node import launch as launches
 from infctl_daemon.node.adopt import Lost, adopt
 from infctl_daemon.node.context import Context
@@ -58,7 +58,6 @@ class MemberWork:
         self._side: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._notices: dict[str, FaultNotice] = {}
-        self._oom: post_mortem.OomKills | None = None
         self.launch: Launch | None = None
         self.stuck = ""
 
@@ -157,7 +156,6 @@ class MemberWork:
 
     def _follow(self, launch: Launch) -> None:
         assert launch.tree is not None
-        self._oom = post_mortem.OomKills.of(launch.tree.main.pid)
         log = ended.log_path(self._context.state_dir, launch.name)
         for work in (launch.tree.keep_scanning(), launch.tree.keep_asking(), output.keep_bounded(log)):
             task = asyncio.get_running_loop().create_task(work)
@@ -166,7 +164,7 @@ class MemberWork:
 
     def _exited(self, launch: Launch, one: Watched) -> None:
         """A pidfd became readable."""
-        if (seen := exit_of(self._context, launch, one, self._oom)) is not None:
+        if (seen := exit_of(self._context, launch, one)) is not None:
             self._post(ev.ProcessExited(launch.name, one.ident.pid, seen.title, seen.status, seen.cause))
 
     async def remember(self) -> MemberEvent | None:

@@ -22,6 +22,8 @@ from infctl_daemon.proc.procfs import Ident
 
 SHM = Path("/dev/shm")
 STUCK_AFTER = 5.0  # freeing the memory of an engine takes seconds; what lives longer after SIGKILL hangs
+# "sem.mp-": what its processes share by Python's own means, and would remove if one of them lived to see the end
+_MAPPED = ("sglang_loads", "sgl_shm_", "sem.mp-")
 _WITH_PID = re.compile(r"(?:sgl_shm_.*?|multi_tokenizer_args|sglang_loads(?:_.*?)?)_(\d+)(?:_.*)?")
 
 
@@ -121,7 +123,7 @@ def left_in_shm(mapped: Iterable[str], pids: frozenset[int], started: float) -> 
     seen = set(mapped)
     ours = []
     for name in present:
-        if name in seen and name.startswith(("sglang_loads", "sgl_shm_")):
+        if name in seen and name.startswith(_MAPPED):
             ours.append(name)
             continue
         match = _WITH_PID.fullmatch(name)

@@ -209,10 +209,11 @@ class Tree:
             # a process that has ended has no title any more: keep the last one
             if title and ident in self.watched:
                 self.watched[ident].title = title
+        mapped = seen.shm - self.shm
         self.shm |= seen.shm
         self.stopped = {s.ident: seen.titles[s.ident] for s in seen.stats if s.state == "T"}
         grown = len(self.watched) - before
-        if grown:
+        if grown or mapped:
             self.on_change()
         return grown
 

@@ -12,6 +12,7 @@ from typing import Final, Literal
 from infctl.domain.errors import StartFailed
 from infctl_daemon.proc import procfs, spawn
 from infctl_daemon.proc.container import UNKNOWN, Container, Limits, Order, Status
+from infctl_daemon.proc.oom import OomKills
 from infctl_daemon.proc.procfs import Ident
 
 PREFIX: Final = "session:"
@@ -36,6 +37,7 @@ class Session:
     def __init__(self, main: Ident, child: subprocess.Popen[bytes] | None) -> None:
         self._main = main
         self._child = child
+        self._oom = OomKills.of(main.pid)
 
     @property
     def name(self) -> str:
@@ -52,7 +54,7 @@ class Session:
         return False
 
     def oom_kills(self) -> int:
-        return 0
+        return self._oom.since if self._oom else 0
 
     def status_now(self) -> Status:
         return Status.of(self._child.poll()) if self._child else UNKNOWN

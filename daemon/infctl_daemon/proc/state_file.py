@@ -36,7 +36,7 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     `pool`, `model` and `answer` are what it was started with, so that it can be taken over while the store is away;
     `plan` and `node_rank` say so of a launch over several hosts.
     `address` and `port` are where its engine listens. `container` is the name of what holds its processes together
-    (`proc.container`).
+    (`proc.container`), `shm` what they had mapped of /dev/shm, for when all of them have died.
     """
 
     v: int = 1
@@ -58,6 +58,7 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     node_rank: int = 0
     answer: list[int] = msgspec.field(default_factory=list)
     container: str = ""
+    shm: list[str] = msgspec.field(default_factory=list)
 
     @property
     def unfinished(self) -> bool:

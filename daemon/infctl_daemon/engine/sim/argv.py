@@ -58,6 +58,7 @@ class Options:
     diagnostics_seconds: float = 5.0
     coredump_seconds: float = 60.0
     drain_poll: float = 0.5
+    named_memory: bool = False
     admin_port: int | None = None
     faults: tuple[str, ...] = field(default=())
 
@@ -70,7 +71,7 @@ class Options:
 
 def _parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="infctl_daemon.engine.sim", allow_abbrev=False, description=__doc__)
-    engine = p.add_argument_group("as SGLang")
+    engine = p.add_argument_group("as SGLang does")
     engine.add_argument("--config", type=Path, help="YAML file with flags; the command line wins")
     engine.add_argument("--model-path", "--model")
     engine.add_argument("--host", default="127.0.0.1")
@@ -113,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     sim.add_argument("--sim-diagnostics-seconds", type=float, default=5.0, help="HTTP freeze of a crash")
     sim.add_argument("--sim-coredump-seconds", type=float, default=60.0, help="more of it while a rank lives")
     sim.add_argument("--sim-drain-poll", type=float, default=0.5, help="how often a drain looks (SGLang: 5)")
+    sim.add_argument(
+        "--sim-named-memory", action="store_true", help="leave names in /dev/shm when killed, as SGLang does"
+    )
     sim.add_argument("--sim-admin-port", type=int, help="loopback port for POST /fault")
     sim.add_argument("--sim-fault", action="append", default=[], help="kind[:key=value,…], may be repeated")
     return p
@@ -198,6 +202,7 @@ def parse(argv: Sequence[str]) -> Options:
         diagnostics_seconds=args.sim_diagnostics_seconds,
         coredump_seconds=args.sim_coredump_seconds,
         drain_poll=args.sim_drain_poll,
+        named_memory=args.sim_named_memory,
         admin_port=args.sim_admin_port,
         faults=tuple(args.sim_fault),
     )

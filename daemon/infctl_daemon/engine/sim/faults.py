@@ -5,6 +5,7 @@ them can be undone except death.
 
 `{"kind": K, ...}`, with `"after": seconds` or `"tokens": n` (once some stream has n output tokens) to wait first:
     die            rank: 0… | "main" | "detokenizer"             SIGKILL
+    leave          rank: 0… | "detokenizer"                      exits with code 0, of its own accord
     freeze, thaw   rank: 0… | "main" | "detokenizer"             SIGSTOP, SIGCONT
     refuse         mode: "connection" | "503", seconds (0: until cleared)
     wrong_token    on: bool        the model says something else (a canary notices)
@@ -29,7 +30,8 @@ from aiohttp import web
 
 log = logging.getLogger("sim")
 
-KINDS = ("die", "freeze", "thaw", "refuse", "wrong_token", "slow", "ignore_sigterm", "diagnostics_freeze", "clear")
+SIGNALS = {"die": signal.SIGKILL, "leave": signal.SIGUSR2, "freeze": signal.SIGSTOP, "thaw": signal.SIGCONT}
+KINDS = (*SIGNALS, "refuse", "wrong_token", "slow", "ignore_sigterm", "diagnostics_freeze", "clear")
 
 
 class BadFault(Exception):
@@ -81,7 +83,7 @@ class Faults:
         kind = wanted.get("kind")
         if kind not in KINDS:
             raise BadFault(f"unknown kind {kind!r}, expected one of {', '.join(KINDS)}")
-        if kind in ("die", "freeze", "thaw") and str(wanted.get("rank", "0")) not in self.pids:
+        if kind in SIGNALS and str(wanted.get("rank", "0")) not in self.pids:
             raise BadFault(f"no such process {wanted.get('rank')!r}, expected one of {', '.join(self.pids)}")
         try:
             tokens, after = int(wanted.pop("tokens", 0)), float(wanted.pop("after", 0.0))
@@ -106,10 +108,9 @@ class Faults:
         kind = fault["kind"]
         on = bool(fault.get("on", True))
         log.warning("fault: %s", fault)
-        if kind in ("die", "freeze", "thaw"):
-            number = {"die": signal.SIGKILL, "freeze": signal.SIGSTOP, "thaw": signal.SIGCONT}[kind]
+        if kind in SIGNALS:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pids[str(fault.get("rank", "0"))], number)
+                os.kill(self.pids[str(fault.get("rank", "0"))], SIGNALS[kind])
         elif kind == "refuse":
             await self._refuse(str(fault.get("mode", "connection")), float(fault.get("seconds", 0.0)))
         elif kind == "wrong_token":

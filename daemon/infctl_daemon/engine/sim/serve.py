@@ -59,7 +59,7 @@ class Main:
         await serve_admin(self.faults.admin_app(), self.options.admin_port)
         await self._serve()
         await self._done.wait()
-        self.tree.kill_children()
+        self.tree.tidy()
 
     async def _serve(self) -> None:
         options = self.options
@@ -92,10 +92,10 @@ class Main:
 
     # -- ends -----------------------------------------------------------------------------------------------
 
-    def _child_ended(self, name: str, _code: int) -> None:
+    def _child_ended(self, name: str, code: int) -> None:
         if name == "0":
             self._scheduler_ended.set()
-        if not self._leaving:
+        if not self._leaving and code != 0:  # SGLang's own watchdog takes no notice of a 0 (0.5.23)
             log.error("subprocess %s is gone", name)
             asyncio.get_running_loop().call_later(self.options.crash_delay, self._crash, f"subprocess {name} is gone")
 

@@ -49,7 +49,7 @@ class Tree:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.board = Board()
+        self.board = Board(options.named_memory)
         self.children: dict[str, int] = {}
         self._sockets: list[socket.socket] = []
         self.control, self._control_far = self._pair()
@@ -86,7 +86,11 @@ class Tree:
             self._keep(*self._loaded.values())
 
     def _fork_rank(self, rank: int, body: Callable[[], None]) -> None:
-        self._fork(str(rank), f"sim::scheduler_TP{rank}", body)
+        def run() -> None:
+            self.board.leave_segment("rank")
+            body()
+
+        self._fork(str(rank), f"sim::scheduler_TP{rank}", run)
 
     def _fork(self, name: str, title: str, body: Callable[[], None]) -> None:
         self.children[name] = fork_child(title, partial(_guarded, body))
@@ -151,6 +155,11 @@ class Tree:
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("unreachable")
+
+    def tidy(self) -> None:
+        """The end in good order."""
+        self.kill_children()
+        self.board.unlink(frozenset(self.children.values()))
 
     def watch(self, on_exit: Callable[[str, int], None]) -> None:
         """Calls `on_exit(name, code)` in the running loop when a child has ended; a signal is a negative code."""
