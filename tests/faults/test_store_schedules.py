@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from infctl.adapters.etcd import EtcdStore
 from infctl.adapters.etcd.admin import EtcdAdmin
 from infctl.ports.store import Delete
 from infctl.store.codec import decode
+from infctl.store.intent_records import Hold
 from infctl.store.records import Generation
 from tests.support import noded as nodes
 from tests.support.cluster import Cluster, running
@@ -50,27 +52,42 @@ async def pids(cluster: Cluster, group: str) -> set[int]:
 
 
 async def test_etcd_frozen_for_a_minute_with_live_traffic_no_restart_no_fenced_frame(tmp_path: Path) -> None:
-    """Every lease of the daemon runs out and a rank dies meanwhile; no client notices any of it."""
-    async with running(tmp_path, ("a", "b", "c"), sim=STEADY, **QUICK) as cluster:
-        before = {e.group: e for e in await cluster.ready("a", "b", "c")}
-        engines = {g: await pids(cluster, g) for g in before}
-        rank = await cluster.rank("a", 1)
+    """Every lease of the daemon runs out; meanwhile it is killed and comes back, a rank dies, and a drain is under way.
+
+    No client notices any of it.
+    """
+    names = ("a", "b", "c", "d")
+    async with running(tmp_path, names, tp=1, sim=STEADY, **QUICK) as cluster:
+        before = {e.group: e for e in await cluster.ready(*names)}
+        engines = {g: cluster.footprint(g) for g in before}
+        rank = await cluster.rank("a", 0)
         async with traffic(cluster.url, RATE) as load:
             tokens = int(FREEZE_S / 0.05)  # so they still run at the thaw
             doomed = [stream(cluster, n, tokens, "a") for n in range(3)]
             safe = [stream(cluster, n, tokens, "b") for n in range(3)]
-            await until(lambda: all(len(s.ids) > 20 for s, _ in doomed + safe), 20, "every long stream runs")
+            drained = stream(cluster, 0, tokens, "c")
+            await until(lambda: all(len(s.ids) > 20 for s, _ in [*doomed, *safe, drained]), 20, "all long streams run")
+            code, out, err = await cluster.cli("drain", "group/c", "--no-wait", "--yes")
+            assert code == 0, out + err
+            await until(lambda: _state(cluster, "c", "draining"), 10, "group c is being drained")
+            await asyncio.sleep(1.0)  # the gateway has seen it
+            dispatched = await _dispatched(cluster, before["c"].launch)
             cluster.etcd.freeze()
             try:
-                await asyncio.sleep(FREEZE_S / 3)
+                await asyncio.sleep(FREEZE_S / 6)
+                cluster.processes["noded"].kill()
+                cluster.processes["noded"].wait(5)
+                cluster.start_daemon()
+                await until(lambda: cluster.log("noded").count("launch.adopted") == 4, 15, "all are taken over")
+                await asyncio.sleep(FREEZE_S / 6)
                 rank.kill()
-                await until(lambda: not alive(engines["a"]), 5, "the daemon ended the wounded group by itself")
+                await until(lambda: not engines["a"].living, 5, "the daemon ended the wounded group by itself")
                 await asyncio.sleep(FREEZE_S * 2 / 3)
             finally:
                 cluster.etcd.thaw()
-            for _, task in doomed + safe:
+            for _, task in [*doomed, *safe, drained]:
                 await task
-            again = {e.group: e for e in await cluster.ready("a", "b", "c")}
+            again = {e.group: e for e in await cluster.ready("a", "b", "d")}
 
             async def raised() -> bool:
                 for group in again:
@@ -80,29 +97,49 @@ async def test_etcd_frozen_for_a_minute_with_live_traffic_no_restart_no_fenced_f
                     again[group] = found
                 return True
 
-            await until(raised, 20, "every endpoint is back under a higher generation")
-            await cluster.ready("a", "b", "c")
+            await until(raised, 20, "the endpoints are back under a higher generation")
+            await cluster.ready("a", "b", "d")
+            await until(lambda: _held(cluster, "c", "drained"), 30, "the drain came to its end")
+            await cluster.nothing_left(engines["c"])
+            assert await _dispatched(cluster, before["c"].launch) == dispatched, "what is drained got a new request"
             served = load.served
             await until(lambda: load.served > served + 100, 20, "traffic goes on")
         assert load.failures == [] and load.served == load.sent > FREEZE_S * RATE
         for (moved, _), (stayed, _) in zip(doomed, safe, strict=True):
-            for seen in (moved, stayed):
+            for seen in (moved, stayed, drained[0]):
                 assert seen.error is None and seen.broken == [] and seen.done and len(seen.ids) == tokens
             assert moved.ids == stayed.ids and moved.text == stayed.text and moved.usage == stayed.usage
         assert again["a"].launch != before["a"].launch
         fresh = await watch(cluster.url, body(tokens=5), group="a")
         assert fresh.error is None and len(fresh.ids) == 5, "the new launch serves"
-        for group in ("b", "c"):
+        for group in ("b", "d"):
             assert again[group].launch == before[group].launch
-            assert await pids(cluster, group) == engines[group], "a healthy engine was restarted"
+            assert cluster.footprint(group).idents == engines[group].idents, "a healthy engine was restarted"
         status = await cluster.get(cluster.admin + "/v1/status")
         assert not [name for name in status["counters"] if name.startswith("dropped")], "a frame was fenced"
-        assert [f.launch for f in await cluster.faults()] == [before["a"].launch]
-        for seen, _ in safe:
+        told = {f.launch: f.reason for f in await cluster.faults()}
+        assert told == {before["a"].launch: "process-exited", before["c"].launch: "drained"}
+        for seen in (*(s for s, _ in safe), drained[0]):
             record = await cluster.stream(seen.stream)
             assert record is not None and record.state == "COMPLETED" and record.migrations == 0
-        left = set().union(*engines.values(), await pids(cluster, "a"))
-    assert alive(left) == set(), "an engine outlived its cluster"
+        await cluster.nothing_left(engines["a"])
+        left = (engines["b"], engines["d"], cluster.footprint("a"))
+    assert not [one for one in left if one.living or one.in_shm], "an engine outlived its cluster"
+
+
+async def _state(cluster: Cluster, group: str, state: str) -> bool:
+    found = await cluster.endpoint(group)
+    return found is not None and found.state == state
+
+
+async def _held(cluster: Cluster, group: str, state: str) -> bool:
+    found = await cluster.one(cluster.keys.group_hold(group), Hold)
+    return found is not None and found.state == state
+
+
+async def _dispatched(cluster: Cluster, launch: str) -> object:
+    launches: dict[str, Any] = await cluster.get(cluster.admin + "/v1/launches")
+    return launches[launch]["dispatched"]
 
 
 async def test_publish_times_out_rank_dies_late_publish_applies_refused(tmp_path: Path) -> None:

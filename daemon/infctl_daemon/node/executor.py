@@ -349,6 +349,12 @@ class Executor:
         serving = self._health is not None and self.launch is not None and self.launch.name == name
         return self._health.findings if serving and self._health is not None else None
 
+    @property
+    def _withdrawn(self) -> bool:
+        """It is being drained: the drain says so, or the hold, where an earlier life began it and none goes on yet."""
+        hold = self._context.world.holds.get(self._group)
+        return self.draining or (hold is not None and hold.state == "draining")
+
     async def _publish(self, name: str, generation: int, state: str) -> None:
         launch = self._current(name)
         written = endpoint.record(self._context, launch, generation, state)
@@ -363,10 +369,10 @@ class Executor:
                 return
             self.fit = state
             while True:
-                draining = self.draining
+                draining = self._withdrawn
                 written = msgspec.structs.replace(written, state="draining" if draining else state)
                 refused = await claims.publish(written, secret, lease)
-                if refused or draining == self.draining:
+                if refused or draining == self._withdrawn:
                     break  # else: a drain began, or was taken back, while it was written
         crash.point("published")
         self._free(ev.ClaimRefused(name, refused.why) if refused else ev.EndpointPublished(name, generation, state))
