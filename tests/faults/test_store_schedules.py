@@ -56,10 +56,11 @@ async def test_etcd_frozen_for_a_minute_with_live_traffic_no_restart_no_fenced_f
 
     No client notices any of it.
     """
-    async with running(tmp_path, ("a", "b", "c"), sim=STEADY, **QUICK) as cluster:
-        before = {e.group: e for e in await cluster.ready("a", "b", "c")}
+    names = ("a", "b", "c", "d")
+    async with running(tmp_path, names, tp=1, sim=STEADY, **QUICK) as cluster:
+        before = {e.group: e for e in await cluster.ready(*names)}
         engines = {g: cluster.footprint(g) for g in before}
-        rank = await cluster.rank("a", 1)
+        rank = await cluster.rank("a", 0)
         async with traffic(cluster.url, RATE) as load:
             tokens = int(FREEZE_S / 0.05)  # so they still run at the thaw
             doomed = [stream(cluster, n, tokens, "a") for n in range(3)]
@@ -77,7 +78,7 @@ async def test_etcd_frozen_for_a_minute_with_live_traffic_no_restart_no_fenced_f
                 cluster.processes["noded"].kill()
                 cluster.processes["noded"].wait(5)
                 cluster.start_daemon()
-                await until(lambda: cluster.log("noded").count("launch.adopted") == 3, 15, "all three are taken over")
+                await until(lambda: cluster.log("noded").count("launch.adopted") == 4, 15, "all are taken over")
                 await asyncio.sleep(FREEZE_S / 6)
                 rank.kill()
                 await until(lambda: not engines["a"].living, 5, "the daemon ended the wounded group by itself")
@@ -86,7 +87,7 @@ async def test_etcd_frozen_for_a_minute_with_live_traffic_no_restart_no_fenced_f
                 cluster.etcd.thaw()
             for _, task in [*doomed, *safe, drained]:
                 await task
-            again = {e.group: e for e in await cluster.ready("a", "b")}
+            again = {e.group: e for e in await cluster.ready("a", "b", "d")}
 
             async def raised() -> bool:
                 for group in again:
@@ -96,8 +97,8 @@ async def test_etcd_frozen_for_a_minute_with_live_traffic_no_restart_no_fenced_f
                     again[group] = found
                 return True
 
-            await until(raised, 20, "both endpoints are back under a higher generation")
-            await cluster.ready("a", "b")
+            await until(raised, 20, "the endpoints are back under a higher generation")
+            await cluster.ready("a", "b", "d")
             await until(lambda: _held(cluster, "c", "drained"), 30, "the drain came to its end")
             await cluster.nothing_left(engines["c"])
             assert await _dispatched(cluster, before["c"].launch) == dispatched, "what is drained got a new request"
@@ -111,8 +112,9 @@ async def test_etcd_frozen_for_a_minute_with_live_traffic_no_restart_no_fenced_f
         assert again["a"].launch != before["a"].launch
         fresh = await watch(cluster.url, body(tokens=5), group="a")
         assert fresh.error is None and len(fresh.ids) == 5, "the new launch serves"
-        assert again["b"].launch == before["b"].launch
-        assert cluster.footprint("b").idents == engines["b"].idents, "a healthy engine was restarted"
+        for group in ("b", "d"):
+            assert again[group].launch == before[group].launch
+            assert cluster.footprint(group).idents == engines[group].idents, "a healthy engine was restarted"
         status = await cluster.get(cluster.admin + "/v1/status")
         assert not [name for name in status["counters"] if name.startswith("dropped")], "a frame was fenced"
         told = {f.launch: f.reason for f in await cluster.faults()}
@@ -121,7 +123,7 @@ async def test_etcd_frozen_for_a_minute_with_live_traffic_no_restart_no_fenced_f
             record = await cluster.stream(seen.stream)
             assert record is not None and record.state == "COMPLETED" and record.migrations == 0
         await cluster.nothing_left(engines["a"])
-        left = (engines["b"], cluster.footprint("a"))
+        left = (engines["b"], engines["d"], cluster.footprint("a"))
     assert not [one for one in left if one.living or one.in_shm], "an engine outlived its cluster"
 
 

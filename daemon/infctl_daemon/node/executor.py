@@ -289,10 +289,16 @@ class Executor:
         serving = self._health is not None and self.launch is not None and self.launch.name == name
         return self._health.findings if serving and self._health is not None else None
 
+    @property
+    def _withdrawn(self) -> bool:
+        """It is being drained: the drain says so, or the hold, where an earlier life began it and none goes on yet."""
+        hold = self._context.world.holds.get(self._group)
+        return self.draining or (hold is not None and hold.state == "draining")
+
     async def _publish(self, name: str, generation: int, state: str) -> None:
         launch = self._current(name)
         self.fit = state
-        self._free(await self._registrar.publish(launch, generation, state, lambda: self.draining))
+        self._free(await self._registrar.publish(launch, generation, state, lambda: self._withdrawn))
 
     async def _write_fault(self, notice: FaultNotice) -> None:
         await self._registrar.write_fault(notice)
