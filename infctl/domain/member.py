@@ -40,7 +40,8 @@ ALIVE = frozenset({Phase.SPAWNING, Phase.LOADING, Phase.SERVING})
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """`launch` is the one that runs or ran last; `planned` a newer one that waits until that is gone.
+    """`launch` is the one that runs or ran last; `planned` a newer one that waits until that is gone;
+    `awaited`: of that one the store does not have the owner's part yet.
 
     `closed` are the last ones that are over or ran here before: none of them is begun. `unreached`: probes of the
     leader that failed in a row while `owner_away`; an engine listens when it has loaded, so it is asked from then on.
@@ -50,6 +51,7 @@ class Member:
     phase: Phase = Phase.IDLE
     launch: str = ""
     planned: ev.PlanSeen | None = None
+    awaited: bool = False
     closed: tuple[str, ...] = ()
     load: float = 900.0
     leave: float = 35.0
@@ -77,6 +79,12 @@ def step(member: Member, event: MemberEvent, now: float) -> Step:
             return _adopted(member, event)
         case ev.LaunchClosed(launch) | ev.FaultSeen(launch) if launch != member.launch:
             return _closed_before(member, launch), ()
+    if member.planned is not None and event.launch == member.planned.launch:
+        match event:
+            case ev.OwnerAway():
+                return replace(member, awaited=True), ()
+            case ev.OwnerBack():
+                return replace(member, awaited=False), ()
     if event.launch != member.launch or not member.launch:
         return member, ()
     return _of_launch(member, event)
@@ -141,7 +149,7 @@ def _planned(member: Member, plan: ev.PlanSeen) -> Step:
         return member, ()
     if member.phase is Phase.IDLE:
         return _spawn(replace(member, planned=None), plan)
-    waiting = replace(member, planned=plan)
+    waiting = replace(member, planned=plan, awaited=False)
     if member.phase is not Phase.ENDING:
         # the store registers another launch by now: ours has nobody to belong to
         return _kill(replace(waiting, end_evidence=f"the store plans {plan.launch}"), Cause.SUPERSEDED)
@@ -235,5 +243,5 @@ def _settle(member: Member) -> Step:
     said = (ev.SayPart(member.launch, ""), ev.Announce("part.gone", member.launch, member.end_reason))
     if member.planned is None:
         return idle, said
-    spawning, effects = _spawn(replace(idle, planned=None), member.planned)
-    return spawning, (*said, *effects)
+    spawning, effects = _spawn(replace(idle, planned=None, awaited=False), member.planned)
+    return replace(spawning, owner_away=member.awaited), (*said, *effects)

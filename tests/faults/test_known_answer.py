@@ -81,7 +81,7 @@ async def test_what_the_daemon_cannot_run_yet_is_said_and_nothing_is_started(clu
 
     wide = await until(lambda: said("wide"))
     half = await until(lambda: said("half"))
-    assert wide == "2 hosts are asked for, and this version starts groups of one host only"
+    assert wide == "waits for node/n2: no daemon is registered there"
     assert half.startswith("role prefill is asked for")
     for name in ("wide", "half"):
         assert (await cluster.status(name)).phase == "idle"

@@ -32,6 +32,7 @@ from infctl.store.records import (
     NodeStatus,
 )
 from infctl.store.stamp import now_text
+from infctl_daemon.node import hosts
 from infctl_daemon.node.api import ReadApiServer
 from infctl_daemon.node.api_facts import Facts
 from infctl_daemon.node.claims import Claims
@@ -262,6 +263,9 @@ class Agent:
             return
         if why := unsupported(spec):
             loop.hold(why)
+            return
+        if not loop.begun and (why := hosts.not_ready(self._context, spec)):
+            loop.hold(why)  # the host's lease lets it go
             return
         loop.held = ""
         loop.post(ev.SpecApplied(digest(spec)))

@@ -117,6 +117,10 @@ class Intake:
             nodes.pop(node, None)
         else:
             nodes[node] = decode(NodeLease, value)
+            for group, (spec, _) in list(self._context.world.specs.items()):
+                begun = group in self._loops and self._loops[group].begun
+                if not begun and node in {host.node for host in spec.placement[1:]}:
+                    self.let_go(group)
 
     def let_go(self, group: str) -> None:
         """Nothing of ours keeps the group any more: what its specification says holds again."""
