@@ -21,6 +21,14 @@ def host_address(text: str) -> str:
     return str(ip)
 
 
+def is_loopback(address: str) -> bool:
+    """Only this host can reach it; a text that is no address is none of these."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
 def in_url(address: str) -> str:
     """As the host part of a URL."""
     return f"[{address}]" if ":" in address else address

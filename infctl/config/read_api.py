@@ -12,6 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from infctl.config.host_address import is_loopback
 from infctl.config.store_tls import check_files
 from infctl.domain.errors import ConfigError
 from infctl.ports.tls import TlsFiles
@@ -32,7 +33,7 @@ class ReadApi:
 
     @property
     def loopback(self) -> bool:
-        return self.host == "localhost" or (_is_ip(self.host) and ipaddress.ip_address(self.host).is_loopback)
+        return self.host == "localhost" or is_loopback(self.host)
 
     @property
     def wildcard(self) -> bool:

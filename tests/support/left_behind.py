@@ -33,6 +33,7 @@ class Footprint:
     idents: frozenset[Ident]
     shm: frozenset[str]
     container: str = ""
+    started: float = 0.0  # epoch seconds: pids come again, and names of an older one are not its own
 
     @property
     def living(self) -> set[int]:
@@ -42,7 +43,7 @@ class Footprint:
     @property
     def in_shm(self) -> set[str]:
         ours = {ident.pid for ident in self.idents}
-        return {name for name in os.listdir(SHM) if name in self.shm or _pid_in(name) in ours}
+        return {n for n in os.listdir(SHM) if n in self.shm or (_pid_in(n) in ours and _born(n) >= self.started - 1.0)}
 
 
 def sweep(state_dir: Path) -> None:
@@ -60,7 +61,7 @@ def footprint(state_dir: Path, run_dir: Path, group: str) -> Footprint:
     recorded = frozenset(p.ident for p in state.processes) | frozenset(procfs.marked(MARK, state.launch))
     idents = recorded | {s.ident for s in procfs.members(procfs.snapshot(), state.processes[0].ident, recorded)}
     mapped = frozenset(name for ident in idents for name in procfs.shared_memory(ident.pid))
-    return Footprint(state.group, state.launch, run_dir / "keys", idents, mapped, state.container)
+    return Footprint(state.group, state.launch, run_dir / "keys", idents, mapped, state.container, state.started)
 
 
 async def left_of(store: Store, keys: Keys, seen: Footprint) -> list[str]:
@@ -92,6 +93,14 @@ async def nothing_left(store: Store, keys: Keys, seen: Footprint, seconds: float
         await until(gone, seconds, "", every=0.05)
     except AssertionError:
         raise AssertionError(f"{seen.launch} left behind after {seconds:g} s: {'; '.join(left)}") from None
+
+
+def _born(name: str) -> float:
+    """When the name was last written; 0 where it is gone by now."""
+    try:
+        return (SHM / name).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _pid_in(name: str) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from infctl.config.host_address import LOOPBACK
 from infctl.domain.engine_flags import flag_name, refused
 from infctl.domain.errors import ConfigError
 from infctl.domain.model import Role
@@ -103,7 +104,7 @@ def build(
     port: int,
     rendezvous: int,
     config: Path,
-    address: str = "127.0.0.1",
+    address: str = LOOPBACK,
     host: int = 0,
     leader: str = "",
 ) -> Command:

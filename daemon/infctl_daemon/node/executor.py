@@ -26,14 +26,12 @@ from infctl_daemon.node.exits import exit_of
 from infctl_daemon.node.health import HealthWatch
 from infctl_daemon.node.launch import Launch, digest
 from infctl_daemon.node.registrar import Registrar, fault_words
-from infctl_daemon.proc import ended, output
 from infctl_daemon.proc.pidfd import Watched
 from infctl_daemon.runtime import crash
 from infctl_daemon.runtime.log import Logger
 
 STUCK = "stuck"
 READY_POLL = 0.2
-STORE_DEADLINE = 15.0
 _STORE_EFFECTS = (ev.ClaimLaunch, ev.ClaimGeneration, ev.PublishEndpoint, ev.WriteFault)
 
 
@@ -67,7 +65,7 @@ class Executor:
                 loop = asyncio.get_running_loop()
                 self._timers[name] = loop.call_later(delay, self._post, ev.TimerFired(name, launch))
             case ev.Announce(kind, launch, message):
-                notice = self._registrar.notices.get(launch)
+                notice = self._registrar.notices.of(launch)
                 context.events.say(
                     kind,
                     f"group/{self._group}",
@@ -173,8 +171,11 @@ class Executor:
         """Let the other hosts begin their parts, and say how far ours is."""
         hosts.say(self._context, launch, state)
         if launch.plan is not None and state != hosts.LOADED:
-            refused = lambda why: self._post(ev.ClaimRefused(launch.name, why))  # noqa: E731
-            self._aside(hosts.keep_planned(self._context, launch, refused))
+            self._aside(self._plan(launch))
+
+    async def _plan(self, launch: Launch) -> None:
+        if why := await hosts.keep_planned(self._context, launch):
+            self._post(ev.ClaimRefused(launch.name, why))
 
     def _wait(self, why: str) -> None:
         if self.waits != why:
@@ -182,10 +183,8 @@ class Executor:
             self.on_health()
 
     def _follow(self, launch: Launch) -> None:
-        assert launch.tree is not None
-        self._aside(launch.tree.keep_scanning())
-        self._aside(launch.tree.keep_asking())
-        self._aside(output.keep_bounded(ended.log_path(self._context.state_dir, launch.name)))
+        for work in launches.watches(self._context, launch):
+            self._aside(work)
 
     async def remember(self) -> GroupEvent | None:
         """What the state file says of the daemon's earlier life, before anything else happens to the group."""
@@ -311,7 +310,7 @@ class Executor:
         else:
             remains = await launches.end_recorded(self._context, self._group, lambda text: self._stuck(name, text))
         await endings.keep(
-            self._context, self._group, name, self.launch, self._registrar.notices.get(name), why, remains
+            self._context, self._group, name, self.launch, self._registrar.notices.of(name), why, remains
         )
         self.stuck = self.waits = ""
         hosts.withdraw(self._context, self._group, name)

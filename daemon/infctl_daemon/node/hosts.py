@@ -7,10 +7,10 @@ never because the store is away (R5); nothing here ends a launch, except that a 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-from collections.abc import Callable
 
+from infctl.config.host_address import is_loopback
 from infctl.domain.errors import StoreError
+from infctl.store.codec import BadRecord
 from infctl.store.records import GroupSpec, RankPart
 from infctl_daemon.engine import roles
 from infctl_daemon.node import plans
@@ -28,8 +28,8 @@ def not_ready(context: Context, spec: GroupSpec) -> str:
         return ""
     if away := [node for node in others if node not in world.nodes]:
         return f"waits for {_nodes(away)}: no daemon is registered there"
-    here = _loopback(context.address)
-    if odd := [node for node in others if _loopback(world.nodes[node].engines_at) != here]:
+    here = is_loopback(context.address)
+    if odd := [node for node in others if is_loopback(world.nodes[node].engines_at) != here]:
         wrong = context.node if here else ", ".join(odd)
         return f"other hosts cannot reach {_nodes([wrong])}: its address in node.yaml is a loopback one"
     return ""
@@ -37,13 +37,6 @@ def not_ready(context: Context, spec: GroupSpec) -> str:
 
 def _nodes(names: list[str]) -> str:
     return ", ".join(f"node/{name}" for name in names)
-
-
-def _loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def others(launch: Launch) -> list[str]:
@@ -101,15 +94,14 @@ def withdraw(context: Context, group: str, launch: str) -> None:
     context.rank_keys.withdraw(group, launch, context.node)
 
 
-async def keep_planned(context: Context, launch: Launch, refused: Callable[[str], None]) -> None:
-    """Write the plan, however long the store takes; `refused` when the launch is not the registered one any more."""
+async def keep_planned(context: Context, launch: Launch) -> str:
+    """Write the plan, however long the store takes; why not, when the launch is not the registered one any more."""
     assert launch.plan is not None
     while not launch.ending:
         try:
-            no = await plans.write(context.store, context.keys, launch.plan)
-        except StoreError:
+            refused = await plans.write(context.store, context.keys, launch.plan)
+        except (StoreError, BadRecord):
             await asyncio.sleep(RETRY)
             continue
-        if no is not None:
-            refused(no.why)
-        return
+        return refused.why if refused is not None else ""
+    return ""

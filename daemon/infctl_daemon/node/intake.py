@@ -109,7 +109,6 @@ class Intake:
             for group, (spec, _) in list(world.specs.items()):
                 if node in {host.node for host in spec.placement}:
                     self.let_go(group)
-        world.cordoned = self._context.node in world.cordons
 
     def _lease_changed(self, node: str, value: bytes | None) -> None:
         nodes = self._context.world.nodes

@@ -12,9 +12,10 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -28,7 +29,7 @@ from infctl_daemon.engine.identity import Identity
 from infctl_daemon.engine.probe import Engine
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.prepare import key_path, prepare
-from infctl_daemon.proc import choose, kill, procfs, spawn
+from infctl_daemon.proc import choose, kill, output, procfs, spawn
 from infctl_daemon.proc.container import UNKNOWN, Container, Order, Status
 from infctl_daemon.proc.ended import log_path
 from infctl_daemon.proc.pidfd import Tree, Watched
@@ -171,6 +172,13 @@ def _recorded(context: Context, launch: Launch) -> GroupState:
         container=launch.container.name if living and launch.container else "",
         shm=sorted(tree.shm) if tree and living else [],
     )
+
+
+def watches(context: Context, launch: Launch) -> tuple[Coroutine[Any, Any, None], ...]:
+    """What goes on beside a launch as long as it runs."""
+    assert launch.tree is not None
+    bounded = output.keep_bounded(log_path(context.state_dir, launch.name))
+    return launch.tree.keep_scanning(), launch.tree.keep_asking(), bounded
 
 
 def exit_event(launch: Launch, one: Watched) -> tuple[str, str] | None:

@@ -15,8 +15,7 @@ from infctl.domain.causes import Cause, Evidence, classify
 from infctl.domain.errors import InfctlError, NotReady, StartFailed, StoreError
 from infctl.domain.member_events import MemberEffect, MemberEvent
 from infctl.store.codec import BadRecord
-from infctl.store.records import FaultNotice, LaunchPlan, PoolSpec
-from infctl.store.stamp import fault_id, now_ms, now_text
+from infctl.store.records import FaultNotice, GroupSpec, LaunchPlan, PoolSpec
 from infctl_daemon.engine import roles
 from infctl_daemon.engine.probe import Engine
 from infctl_daemon.node import endings, hosts
@@ -25,19 +24,19 @@ from infctl_daemon.node.adopt import Lost, adopt
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.exits import exit_of
 from infctl_daemon.node.launch import Launch
-from infctl_daemon.proc import ended, output, procfs
+from infctl_daemon.node.notices import Notices
+from infctl_daemon.node.registrar import STORE_DEADLINE
 from infctl_daemon.proc.pidfd import Watched
-from infctl_daemon.proc.state_file import GroupState
 from infctl_daemon.runtime import crash
 
 LOAD_POLL = 0.2
 PROBE_TIMEOUT = 1.0
-STORE_DEADLINE = 15.0
 ORDER = 5.0  # longer than node-rank 0 is given to leave: it kills what stays, and tells us
 
 
-def leave_after(plan: LaunchPlan) -> float:
-    return plan.spec.drain.kill_grace + ORDER
+def leave_after(spec: GroupSpec) -> float:
+    """Seconds that a part waits for node-rank 0 to go first."""
+    return spec.drain.kill_grace + ORDER
 
 
 class MemberWork:
@@ -57,7 +56,7 @@ class MemberWork:
         self._tasks: set[asyncio.Task[None]] = set()
         self._side: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._notices: dict[str, FaultNotice] = {}
+        self._notices = Notices(context.node, group)
         self.launch: Launch | None = None
         self.stuck = ""
 
@@ -87,7 +86,9 @@ class MemberWork:
             case ev.ProbeLeader(launch):
                 self._spawn(effect, self._probe(launch))
             case ev.WriteFault(launch, reason, evidence):
-                self._spawn(effect, self._write_fault(self._notice(launch, reason, evidence)))
+                # its generation is known to the transaction
+                notice = self._notices.make(launch, 0, reason, f"node/{context.node}: {evidence}")
+                self._spawn(effect, self._write_fault(notice))
             case ev.KillPart(launch, reason):
                 for task in self._side:
                     task.cancel()
@@ -132,7 +133,8 @@ class MemberWork:
         launch = Launch(name, plan.spec, pool, 0, node_rank=rank, plan=plan)
         self.launch = launch  # before the first wait: a kill from here on finds it, and nothing of it is started
         try:
-            await self._write_begun(launch)
+            begun = context.state.read(self._group).begun(name, lease=context.lease(), node_rank=rank)
+            await asyncio.to_thread(context.state.write, begun)
         except BaseException:
             launch.starting.set()
             raise
@@ -145,25 +147,8 @@ class MemberWork:
         self._follow(launch)
         self._post(ev.PartSpawned(name, pid))
 
-    async def _write_begun(self, launch: Launch) -> None:
-        """On disk before there is a process: a later life looks for what may have been started."""
-        context, state = self._context, self._context.state.read(self._group)
-        begun = GroupState(
-            group=self._group,
-            launch=launch.name,
-            boot_id=procfs.boot_id(),
-            port=state.port,
-            count=state.count + 1,
-            stage="claimed",
-            node_rank=launch.node_rank,
-            lease=context.lease(),
-        )
-        await asyncio.to_thread(context.state.write, begun)
-
     def _follow(self, launch: Launch) -> None:
-        assert launch.tree is not None
-        log = ended.log_path(self._context.state_dir, launch.name)
-        for work in (launch.tree.keep_scanning(), launch.tree.keep_asking(), output.keep_bounded(log)):
+        for work in launches.watches(self._context, launch):
             task = asyncio.get_running_loop().create_task(work)
             self._side.add(task)
             task.add_done_callback(self._side.discard)
@@ -184,8 +169,7 @@ class MemberWork:
             return None
         self.launch = launch
         self._follow(launch)
-        leave = launch.spec.drain.kill_grace + ORDER
-        return ev.PartAdopted(launch.name, launch.checked, launch.spec.restart.load_deadline, leave)
+        return ev.PartAdopted(launch.name, launch.checked, launch.spec.restart.load_deadline, leave_after(launch.spec))
 
     async def _await_part(self, name: str) -> None:
         """Until our ranks are seen and the engine's own HTTP answers, which it does only once they have loaded."""
@@ -216,23 +200,6 @@ class MemberWork:
         else:
             self._post(ev.LeaderProbed(name, True))
 
-    def _notice(self, launch: str, reason: str, evidence: str) -> FaultNotice:
-        """One notice for a launch, however often it is tried."""
-        if launch not in self._notices:
-            notice = FaultNotice(
-                fault_id=fault_id(),
-                group=self._group,
-                launch=launch,
-                generation=0,  # the transaction knows it
-                reason=reason,
-                evidence=f"node/{self._context.node}: {evidence}",
-                by=f"node/{self._context.node}",
-                at=now_text(),
-                at_ms=now_ms(),
-            )
-            self._notices = {launch: notice}
-        return self._notices[launch]
-
     async def _write_fault(self, notice: FaultNotice) -> None:
         async with asyncio.timeout(STORE_DEADLINE):
             await self._context.claims.write_fault(notice)
@@ -245,7 +212,7 @@ class MemberWork:
             await launches.end(self._context, self.launch, lambda text: self._stuck(name, text))
         else:
             remains = await launches.end_recorded(self._context, self._group, lambda text: self._stuck(name, text))
-        notice = self._notices.get(name)
+        notice = self._notices.of(name)
         await endings.keep(self._context, self._group, name, self.launch, notice, reason, remains)
         self.stuck = ""
         self._post(ev.PartGone(name))

@@ -98,7 +98,7 @@ class Members:
             loop.post(over)
             if self._recorded(plan.group) != plan.launch:
                 return  # over before it was begun here
-        loop.post(ev.PlanSeen(plan.launch, plan.spec.restart.load_deadline, leave_after(plan)))
+        loop.post(ev.PlanSeen(plan.launch, plan.spec.restart.load_deadline, leave_after(plan.spec)))
         if not self._owner_is_there(plan):
             # where our part runs already its key was there once
             loop.post(ev.OwnerAway(plan.launch, lost=self._recorded(plan.group) == plan.launch))

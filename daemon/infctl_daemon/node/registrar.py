@@ -14,14 +14,13 @@ import msgspec
 from infctl.domain import group_events as ev
 from infctl.domain.group_events import GroupEvent
 from infctl.store.records import FaultNotice, Secret
-from infctl.store.stamp import fault_id, now_ms, now_text
+from infctl.store.stamp import now_ms
 from infctl_daemon.node import endpoint, hosts
 from infctl_daemon.node import launch as launches
 from infctl_daemon.node.claims import Refused
 from infctl_daemon.node.context import Context
 from infctl_daemon.node.launch import Launch
-from infctl_daemon.proc import procfs
-from infctl_daemon.proc.state_file import GroupState
+from infctl_daemon.node.notices import Notices
 from infctl_daemon.runtime import crash
 
 STORE_DEADLINE = 15.0
@@ -37,7 +36,7 @@ class Registrar:
     def __init__(self, context: Context, group: str) -> None:
         self._context = context
         self._group = group
-        self.notices: dict[str, FaultNotice] = {}
+        self.notices = Notices(context.node, group)
 
     async def claim_launch(self, above: int) -> tuple[GroupEvent, Launch | None]:
         """The next launch, where everything that it needs is there."""
@@ -66,19 +65,8 @@ class Registrar:
             log.error("the store is behind our own file", message=message)
             context.events.say("store.replaced", f"group/{self._group}", message=message)
         crash.point("claimed")
-        await asyncio.to_thread(
-            context.state.write,
-            GroupState(
-                group=self._group,
-                generation=got.generation,
-                launch=got.launch,
-                boot_id=procfs.boot_id(),
-                port=state.port,
-                count=state.count + 1,
-                stage="claimed",
-                lease=lease,
-            ),
-        )
+        begun = state.begun(got.launch, lease=lease, generation=got.generation)
+        await asyncio.to_thread(context.state.write, begun)
         # what is wanted now, not when the claim began: the machine takes it for that too
         spec = context.world.specs.get(self._group, known)[0]
         pool = context.world.pools.get(spec.pool, pool)
@@ -123,21 +111,9 @@ class Registrar:
         return ev.ClaimRefused(name, refused.why) if refused else ev.EndpointPublished(name, generation, state)
 
     def notice(self, name: str, current: Launch | None, reason: str, evidence: str) -> FaultNotice:
-        """The moment in it is that of the first try."""
-        if name not in self.notices:
-            notice = FaultNotice(
-                fault_id=fault_id(),
-                group=self._group,
-                launch=name,
-                generation=current.generation if current is not None and current.name == name else 0,
-                reason=reason,
-                evidence=evidence,
-                by=f"node/{self._context.node}",
-                at=now_text(),
-                at_ms=now_ms(),
-            )
-            self.notices = {name: notice}
-        return self.notices[name]
+        """That of the launch; `current` is what we have of it."""
+        generation = current.generation if current is not None and current.name == name else 0
+        return self.notices.make(name, generation, reason, evidence)
 
     async def write_fault(self, notice: FaultNotice) -> None:
         async with asyncio.timeout(STORE_DEADLINE):

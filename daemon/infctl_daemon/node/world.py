@@ -12,8 +12,8 @@ from infctl.store.records import GroupSpec, NodeLease, PoolSpec, RankPart, Suspi
 class World:
     """`specs` are those of our groups, with their revision in the store; `holds` and `owners` those of any group.
 
-    `nodes` are the hosts whose daemons hold a lease, `cordons` the nodes that take nothing new, `cordoned` whether
-    ours is one; `parts` are the rank keys of each launch over several hosts, by host.
+    `nodes` are the hosts whose daemons hold a lease, `cordons` the nodes that take nothing new;
+    `parts` are the rank keys of each launch over several hosts, by host.
     What is missing means nothing before everything was `listed` once (R5).
     """
 
@@ -25,7 +25,6 @@ class World:
     nodes: dict[str, NodeLease] = field(default_factory=dict)
     cordons: set[str] = field(default_factory=set)
     parts: dict[str, dict[str, RankPart]] = field(default_factory=dict)
-    cordoned: bool = False
     listed: bool = False
 
     def set_part(self, launch: str, node: str, part: RankPart | None) -> None:

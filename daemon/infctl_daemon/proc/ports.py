@@ -13,7 +13,8 @@ import socket
 import zlib
 from collections.abc import Callable, Collection
 
-LOOPBACK = "127.0.0.1"
+from infctl.config.host_address import LOOPBACK
+
 FIRST, LAST, STEP = 12000, 21999, 300
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from infctl.config.host_address import LOOPBACK
 from infctl.domain.ids import check_name
 from infctl_daemon.proc import procfs
 from infctl_daemon.proc.procfs import Ident
@@ -45,7 +46,7 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     launch: str = ""
     boot_id: str = ""
     port: int = 0
-    address: str = "127.0.0.1"
+    address: str = LOOPBACK
     count: int = 0  # launches ever, for the rendezvous port
     processes: list[Process] = msgspec.field(default_factory=list)
     stage: str = ""
@@ -59,6 +60,20 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     answer: list[int] = msgspec.field(default_factory=list)
     container: str = ""
     shm: list[str] = msgspec.field(default_factory=list)
+
+    def begun(self, launch: str, *, lease: int, generation: int = 0, node_rank: int = 0) -> GroupState:
+        """What follows when the next launch is begun: a later life looks for what may have been started."""
+        return GroupState(
+            group=self.group,
+            generation=generation,
+            launch=launch,
+            boot_id=procfs.boot_id(),
+            port=self.port,
+            count=self.count + 1,
+            stage="claimed",
+            lease=lease,
+            node_rank=node_rank,
+        )
 
     @property
     def unfinished(self) -> bool:

@@ -86,7 +86,11 @@ class Tree:
             self._keep(*self._loaded.values())
 
     def _fork_rank(self, rank: int, body: Callable[[], None]) -> None:
-        self._fork(str(rank), f"sim::scheduler_TP{rank}", body)
+        def run() -> None:
+            self.board.leave_segment("rank")
+            body()
+
+        self._fork(str(rank), f"sim::scheduler_TP{rank}", run)
 
     def _fork(self, name: str, title: str, body: Callable[[], None]) -> None:
         self.children[name] = fork_child(title, partial(_guarded, body))
@@ -96,13 +100,11 @@ class Tree:
         run_detokenizer(self.options.model_path, Pipe(self._feed_far), Pipe(self._output_far))
 
     def _run_other(self, far: socket.socket) -> None:
-        self.board.leave_segment("rank")
         self._keep(far)
         run_follower(Pipe(far))
 
     def _run_member(self, rank: int, main: socket.socket) -> None:
         """A rank of a node without rank 0; `main` is told when it has loaded."""
-        self.board.leave_segment("rank")
         self._keep(main)
         leader = join(self.options, rank)
         time.sleep(self.options.load_seconds)
@@ -111,7 +113,6 @@ class Tree:
         run_far_follower(leader, self.options.watchdog_seconds)
 
     def _run_zero(self, near: list[socket.socket]) -> None:
-        self.board.leave_segment("rank")
         self._keep(self._control_far, self._feed, *near)
         options = self.options
         peers = gather(options)
