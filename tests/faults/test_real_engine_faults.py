@@ -1,6 +1,8 @@
 """The first five faults on the real SGLang: one daemon, two groups of two ranks; each relaunch serves the next case.
 
-A stream runs on the group that is hurt. What its client saw is compared with an uninterrupted run on the other group.
+A stream runs on the group that is hurt. What its client saw is compared with an uninterrupted run on the other group. Of
+other prompts this engine itself goes on otherwise when it is given its own first tokens: two tokens are nearly as likely
+there, and sums of prefill and decode differ in the last bits. Those here it replays exactly from every cut.
 """
 
 from __future__ import annotations
@@ -87,10 +89,12 @@ def generation(ids: list[int], tokens: int) -> dict[str, object]:
     return {"input_ids": ids, "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}}
 
 
-async def uninterrupted(cluster: Cluster, group: str, prompt: list[int]) -> list[int]:
+async def uninterrupted(cluster: Cluster, group: str, prompt: str) -> list[int]:
     """What the prompt leads to there. Near-ties depend on what is cached, so nothing is, before and after."""
     async with await engine_of(cluster, group) as http:
-        async with http.post("/generate", json=generation(prompt, TOKENS)) as answer:
+        async with http.post("/tokenize", json={"prompt": prompt}) as answer:
+            tokens: list[int] = (await answer.json())["tokens"]
+        async with http.post("/generate", json=generation(tokens, TOKENS)) as answer:
             ids: list[int] = (await answer.json())["output_ids"]
 
         async def flushed() -> bool:
@@ -103,8 +107,11 @@ async def uninterrupted(cluster: Cluster, group: str, prompt: list[int]) -> list
 
 
 @contextlib.asynccontextmanager
-async def hurt(cluster: Cluster, group: str, other: str, prompt: list[int]) -> AsyncIterator[tuple[Footprint, Seen]]:
-    """A stream that runs on `group` while the block does it harm, and goes on exactly where it was."""
+async def hurt(
+    cluster: Cluster, group: str, other: str, prompt: str, *, moves: bool = True
+) -> AsyncIterator[tuple[Footprint, Seen]]:
+    """A stream that runs on `group` while the block does it harm, and goes on exactly where it was: on `other`, if it
+    `moves`."""
     expected = await uninterrupted(cluster, other, prompt)
     before = cluster.footprint(group)
     seen = Seen()
@@ -119,7 +126,8 @@ async def hurt(cluster: Cluster, group: str, other: str, prompt: list[int]) -> A
     assert (seen.done, seen.error, seen.broken) == (True, None, [])
     assert seen.ids == expected
     record = await cluster.stream(seen.stream)
-    assert record is not None and (record.group, record.migrations) == (other, 1)
+    where = (other, 1) if moves else (group, 0)
+    assert record is not None and (record.group, record.migrations) == where
 
 
 async def told(cluster: Cluster, seen: Footprint, seconds: float) -> FaultNotice:
@@ -131,7 +139,7 @@ async def told(cluster: Cluster, seen: Footprint, seconds: float) -> FaultNotice
 
 async def test_one_rank_of_the_real_engine_is_killed(cluster: Cluster) -> None:
     rank = await cluster.rank("a", 1)
-    async with hurt(cluster, "a", "b", [41, 42, 43, 44, 45, 46, 47, 48]) as (before, seen):
+    async with hurt(cluster, "a", "b", "One rank is killed and the stream") as (before, seen):
         moment, at_ms = time.monotonic(), time.time() * 1000
         rank.kill()
         notice = await told(cluster, before, 3.0)
@@ -143,7 +151,7 @@ async def test_one_rank_of_the_real_engine_is_killed(cluster: Cluster) -> None:
 async def test_a_rank_of_the_real_engine_exits_with_code_0(cluster: Cluster) -> None:
     """SGLang itself takes no notice of such an end (0.5.23): its streams would hang."""
     rank = await cluster.rank("b", 1)
-    async with hurt(cluster, "b", "a", [81, 82, 83, 84, 85, 86, 87, 88]) as (before, seen):
+    async with hurt(cluster, "b", "a", "A rank leaves in good order and the stream") as (before, seen):
         moment, at_ms = time.monotonic(), time.time() * 1000
         rank.send_signal(signal.SIGUSR2)
         notice = await told(cluster, before, 5.0)
@@ -155,7 +163,7 @@ async def test_a_rank_of_the_real_engine_exits_with_code_0(cluster: Cluster) -> 
 
 async def test_the_main_process_of_the_real_engine_is_killed(cluster: Cluster) -> None:
     main = (await cluster.tree("a"))[0]
-    async with hurt(cluster, "a", "b", [121, 122, 123, 124, 125, 126, 127, 128]) as (before, seen):
+    async with hurt(cluster, "a", "b", "The main process is killed and the stream") as (before, seen):
         moment, at_ms = time.monotonic(), time.time() * 1000
         main.kill()
         notice = await told(cluster, before, 3.0)
@@ -166,7 +174,7 @@ async def test_the_main_process_of_the_real_engine_is_killed(cluster: Cluster) -
 
 async def test_one_rank_of_the_real_engine_is_frozen(cluster: Cluster) -> None:
     rank = await cluster.rank("b", 1)
-    async with hurt(cluster, "b", "a", [161, 162, 163, 164, 165, 166, 167, 168]) as (before, seen):
+    async with hurt(cluster, "b", "a", "One rank stands still and every client") as (before, seen):
         moment = time.monotonic()
         rank.send_signal(signal.SIGSTOP)
         notice = await told(cluster, before, 30.0)
@@ -193,7 +201,7 @@ async def test_a_real_engine_that_will_not_die(cluster: Cluster, freezer: Freeze
     """
     rank = await cluster.rank("a", 1)
     async with (
-        hurt(cluster, "a", "b", [201, 202, 203, 204, 205, 206, 207, 208]) as (before, _seen),
+        hurt(cluster, "a", "b", "The group will not die and the stream", moves=False) as (before, _seen),
         await engine_of(cluster, "a") as http,
     ):
         past = asyncio.create_task(http.post("/generate", json=generation([7, 8, 9], 3900)))

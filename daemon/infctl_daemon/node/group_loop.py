@@ -160,7 +160,7 @@ class GroupLoop:
         processes = len(tree.living) if tree else 0
         reason, said, hint = _why(state)
         if stuck := self.executor.stuck:
-            reason, said = STUCK, stuck
+            reason = STUCK
         known = self._context.world.specs.get(self.name)
         status = GroupStatus(
             group=self.name,
@@ -172,7 +172,7 @@ class GroupLoop:
             processes=processes,
             restarts=self.restarts,
             reason=reason,
-            message=self.held or said or self.executor.waits,
+            message=stuck or self.held or said or self.executor.waits,
             hint=hint,
             conditions=self._conditions.now(state, processes, self.executor.findings(state.launch)),
             spec_revision=known[1] if known else 0,
