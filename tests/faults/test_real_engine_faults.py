@@ -1,8 +1,8 @@
 """The first five faults on the real SGLang: one daemon, two groups of two ranks; each relaunch serves the next case.
 
-A stream runs on the group that is hurt. What its client saw is compared with an uninterrupted run on the other group. Of
-other prompts this engine itself goes on otherwise when it is given its own first tokens: two tokens are nearly as likely
-there, and sums of prefill and decode differ in the last bits. Those here it replays exactly from every cut.
+A stream runs on the group that is hurt. What its client saw is compared with an uninterrupted run on the other group.
+Of other prompts this engine itself goes on otherwise when it is given its own first tokens: two tokens are nearly as
+likely there, and sums of prefill and decode differ in the last bits. Those here it replays exactly from every cut.
 """
 
 from __future__ import annotations
