@@ -35,12 +35,18 @@ class EtcdBinary:
         return ".".join(map(str, self.version))
 
     @property
+    def forgets(self) -> bool:
+        """A kill can undo one acknowledged write: its index may be on disk before it is (etcd-io/etcd issue 13766)."""
+        return (3, 5, 0) <= self.version <= (3, 5, 2)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What an operator should know about this release; fine for a laptop and for tests all the same."""
         found = []
-        if (3, 5, 0) <= self.version <= (3, 5, 2):
+        if self.forgets:
             found.append(
-                f"etcd {self.version_text}: members can diverge after a kill (fixed in 3.5.3); not for a cluster"
+                f"etcd {self.version_text}: a kill can undo a write that was acknowledged, on one member as on several "
+                "(fixed in 3.5.3); not for a cluster"
             )
         if self.version < (3, 4, 31) or (3, 5, 0) <= self.version < (3, 5, 13):
             found.append(

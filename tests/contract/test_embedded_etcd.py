@@ -62,8 +62,10 @@ async def test_what_was_acknowledged_survives_a_kill(binary: EtcdBinary, folder:
         os.kill(running.pid, signal.SIGKILL)
     again = await etcd.start()
     async with store_on(again.endpoint) as store:
-        assert len((await store.range("k/")).kvs) == 50
+        kept = len((await store.range("k/")).kvs)
     await etcd.stop()
+    # the release's own fault, of which its warning tells: the one write that a kill meets half done
+    assert kept in ((49, 50) if binary.forgets else (50,))
 
 
 @needs_etcd
