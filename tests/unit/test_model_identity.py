@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from infctl.domain.errors import StartFailed
+from infctl_daemon.engine import identity
 from infctl_daemon.engine.identity import identify, revision
 from infctl_daemon.node.endpoint import _plain_defaults
 
@@ -109,3 +111,12 @@ def test_the_models_own_sampling_is_read_and_only_what_is_a_number(model: Path) 
 )
 def test_an_engine_that_ignores_it_is_told_apart(arguments: list[str], plain: bool) -> None:
     assert _plain_defaults(arguments) is plain
+
+
+def test_a_tokenizer_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path) -> None:
+    bad = tmp_path / "tokenizer.json"
+    bad.write_text("{}")
+    with pytest.raises(StartFailed, match=re.escape(f"{bad} cannot be used: Exception: ")):
+        identity.encode(str(bad), "text")
+    with pytest.raises(StartFailed, match="cannot be used: Exception: No such file"):
+        identity.encode(str(tmp_path / "none.json"), "text")

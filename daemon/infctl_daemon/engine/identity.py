@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,15 @@ _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 # what SGLang takes from generation_config.json for chats, where a client says nothing
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _HEX = re.compile(r"[0-9a-f]{8,64}")
+
+ENCODE_DEADLINE = 60.0  # seconds
+_ENCODE = """
+import json, sys
+from tokenizers import Tokenizer
+text = sys.stdin.buffer.read().decode()
+ids = Tokenizer.from_file(sys.argv[1]).encode(text, add_special_tokens=False).ids
+print(json.dumps(ids))
+"""
 
 _digests: dict[tuple[str, int, int], str] = {}
 
@@ -131,11 +142,19 @@ def identify(model_path: str, tokenizer: str = "", stated: str = "", context_len
 
 
 def encode(tokenizer: str, text: str) -> list[int]:
-    """Token ids of a canary's prompt. Blocking: large tokenizers take a second to load. Raises StartFailed."""
-    from tokenizers import Tokenizer  # loaded late: only a group with a new known answer needs it
+    """Token ids of a canary's prompt. Blocking: large tokenizers take a second to load. Raises StartFailed.
 
+    In a process of its own: it is needed once for each known answer, and the library would stay in a daemon's memory.
+    """
+    argv = [sys.executable, "-P", "-c", _ENCODE, tokenizer]
     try:
-        ids: list[int] = Tokenizer.from_file(tokenizer).encode(text, add_special_tokens=False).ids
-    except Exception as error:  # the library raises bare Exception
+        done = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=ENCODE_DEADLINE, check=True)
+        ids = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise StartFailed(f"tokenizer {tokenizer} did not load within {ENCODE_DEADLINE:g} s") from None
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise StartFailed(f"tokenizer {tokenizer} cannot be used: {last[:500]}") from None
+    except (OSError, ValueError) as error:
         raise StartFailed(f"tokenizer {tokenizer} cannot be used: {error}") from None
-    return ids
+    return [int(i) for i in ids]

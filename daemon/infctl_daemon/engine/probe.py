@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
 from infctl.domain.errors import NotReady, Rejected
+from infctl_daemon.engine.kept import KeptGets
 
 SHED = "Shed"
 
@@ -41,32 +44,38 @@ class Engine:
 
     What is only read goes through `kept`, whose connections stay open: one that has broken is replaced and the question
     put again, so a dead engine is seen as well as before. A generation takes a new connection of `fresh` each time, as
-    clients do: an engine that lets nobody new in must not look well.
+    clients do: an engine that lets nobody new in must not look well. Without `kept` every question does.
     """
 
-    def __init__(self, fresh: aiohttp.ClientSession, kept: aiohttp.ClientSession, url: str, api_key: str) -> None:
+    def __init__(self, fresh: aiohttp.ClientSession, kept: KeptGets | None, url: str, api_key: str) -> None:
         self._fresh = fresh
         self._kept = kept
         self.url = url
         self._headers = {"authorization": f"Bearer {api_key}"}
+        at = urlsplit(url)
+        self._at = at.hostname or "", at.port or 80
+        self._head = f" HTTP/1.1\r\nhost: {at.netloc}\r\nauthorization: Bearer {api_key}\r\n\r\n".encode()
 
     async def _ask(self, method: str, path: str, timeout: float, body: Any = None) -> tuple[int, Any]:
         """Status and decoded JSON (None where there is none). Raises NotReady."""
-        limit = aiohttp.ClientTimeout(total=timeout)
-        session = self._kept if method == "GET" else self._fresh
         try:
-            async with session.request(
-                method, self.url + path, json=body, headers=self._headers, timeout=limit
-            ) as response:
-                try:
-                    data = await response.json(content_type=None)
-                except ValueError:
-                    data = None
-                return response.status, data
+            if method == "GET" and self._kept is not None:
+                head = f"GET {path}".encode() + self._head
+                status, raw = await self._kept.get(*self._at, head, timeout)
+            else:
+                limit = aiohttp.ClientTimeout(total=timeout)
+                async with self._fresh.request(
+                    method, self.url + path, json=body, headers=self._headers, timeout=limit
+                ) as response:
+                    status, raw = response.status, await response.read()
         except TimeoutError:
             raise NotReady(f"{path}: no answer within {timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise NotReady(f"{path}: {type(error).__name__}: {error}") from None
+        try:
+            return status, msgspec.json.decode(raw)
+        except (ValueError, RecursionError):
+            return status, None
 
     async def answers(self, timeout: float = 1.0) -> int:
         """The status of `/ready`: whether there is an engine at all, whatever it says. Raises NotReady.

@@ -32,6 +32,7 @@ from infctl.store.records import (
     NodeStatus,
 )
 from infctl.store.stamp import now_text
+from infctl_daemon.engine.kept import KeptGets
 from infctl_daemon.node import hosts
 from infctl_daemon.node.api import ReadApiServer
 from infctl_daemon.node.api_facts import Facts
@@ -108,10 +109,7 @@ class Agent:
             earlier=state.lease, keep=state.keep_lease, engines_at=s.address,
         )  # fmt: skip
         spare = SpareLease(store)
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as http,
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as kept_http,
-        ):
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as http:
             self._context = Context(
                 node=s.node,
                 address=s.address,
@@ -126,7 +124,7 @@ class Agent:
                 state_dir=s.state_dir,
                 run_dir=s.run_dir,
                 http=http,
-                kept_http=kept_http,
+                kept=KeptGets(),
                 recorder=Recorder(f"noded-{s.node}"),
                 log=self._log,
                 containers=containers,
@@ -146,6 +144,7 @@ class Agent:
                 for loop in self._loops.values():
                     await loop.close()
                 await self._members.close()
+                self._context.kept.close()
                 self._context.recorder.close()
                 self._context.reserved.close()
                 await store.close()

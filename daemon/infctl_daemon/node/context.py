@@ -16,6 +16,7 @@ import aiohttp
 from infctl.domain.model import Limits
 from infctl.ports.store import Store
 from infctl.store.keys import Keys
+from infctl_daemon.engine.kept import KeptGets
 from infctl_daemon.node.claims import Claims
 from infctl_daemon.node.events import EventWriter
 from infctl_daemon.node.rank_keys import RankKeys
@@ -46,7 +47,7 @@ class Context:
     state_dir: Path
     run_dir: Path
     http: aiohttp.ClientSession  # a new connection for each question
-    kept_http: aiohttp.ClientSession
+    kept: KeptGets
     recorder: Recorder
     log: Logger
     lease: Callable[[], int]

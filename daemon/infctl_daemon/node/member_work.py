@@ -194,7 +194,7 @@ class MemberWork:
             self._post(ev.LeaderProbed(name, True))
             return
         try:
-            await Engine(self._context.http, self._context.http, plan.url, "").answers(PROBE_TIMEOUT)
+            await Engine(self._context.http, None, plan.url, "").answers(PROBE_TIMEOUT)
         except NotReady as error:
             self._post(ev.LeaderProbed(name, False, error.message))
         else:

@@ -76,7 +76,7 @@ async def prepare(context: Context, launch: Launch) -> command_line.Command:
 
 def give_engine(context: Context, launch: Launch, model: Identity) -> Canary:
     """The ways to speak with the engine, once its address, key and model are known."""
-    launch.engine = Engine(context.http, context.kept_http, launch.url, launch.api_key)
+    launch.engine = Engine(context.http, context.kept, launch.url, launch.api_key)
     launch.canary = Canary(
         launch.engine, model, launch.pool, context.node, group=launch.spec.name, say=context.events.say
     )

@@ -104,6 +104,7 @@ class Tree:
     _swept: bool = False  # the container was killed as a whole
     _names: frozenset[str] = frozenset()  # under /dev/shm, at the last scan
     _deep: int = NEW_NAMES  # scans to come that read the mapped memory
+    _staggered: bool = False
     _empty: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, ident: Ident, title: str = "", parent: str = "") -> None:
@@ -258,7 +259,10 @@ class Tree:
         if self.container is None or self.container.pids() is None:
             await beat(SLOW_SCAN)  # with all the others that search /proc: one reading is enough for them
             return
-        for _ in range(round(SLOW_SCAN / GLANCE)):
+        every = round(SLOW_SCAN / GLANCE)
+        # launches scan in threads, which get into each other's way: the first pause gives each a turn of its own
+        beats, self._staggered = (every if self._staggered else 1 + self.main.pid % every), True
+        for _ in range(beats):
             await beat(GLANCE)
             if (self.container.pids() or frozenset()) - {w.ident.pid for w in self.living}:
                 return
