@@ -103,13 +103,14 @@ async def test_an_engine_that_freezes_on_a_kept_connection_does_not_hold_the_que
 @pytest.mark.parametrize(
     "said",
     [
+        b"HTTP/1.1 200 OK\r\ncontent-le",
         b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab",
         b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (BODY_LIMIT + 1),
         b"",
     ],
-    ids=["cut off", "cut off in a chunk", "not HTTP", "too long", "nothing"],
+    ids=["cut off in the head", "cut off", "cut off in a chunk", "not HTTP", "too long", "nothing"],
 )
 async def test_what_is_no_answer_is_told_at_once_and_asked_only_once(said: bytes) -> None:
     asked = 0
