@@ -210,7 +210,7 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
 class RankPart(Record, frozen=True, kw_only=True):
     """`groups/<g>/ranks/<launch>/<node>`, leased by that host: its part of a launch over several hosts.
 
-    `state` is loading, loaded or stuck; `ranks` were seen of the `wanted` ones.
+    `state` is waiting, loading, loaded or stuck; `ranks` were seen of the `wanted` ones.
     """
 
     launch: str

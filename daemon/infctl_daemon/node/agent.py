@@ -130,6 +130,9 @@ class Agent:
                 containers=containers,
                 lease=lambda: self._membership.lease,
             )
+            for left in states:
+                if left.unfinished:
+                    self._context.turns.found(left.group, left.launch)
             self._members = Members(replace(self._context, state=parts))
             self._api = self._read_api()
             self._intake = Intake(self._context, self._loops, self._members, self._apply, self._say_node)
@@ -212,6 +215,7 @@ class Agent:
         self.synced.set()
         for loop in self._loops.values():
             loop.executor.hosts_changed(loop.state.launch)
+            loop.publish_status()
         self._end_unwanted()
         self._members.begin()
         self._say_node()

@@ -21,6 +21,7 @@ from infctl_daemon.node.claims import Claims
 from infctl_daemon.node.events import EventWriter
 from infctl_daemon.node.rank_keys import RankKeys
 from infctl_daemon.node.status import StatusWriter
+from infctl_daemon.node.turns import Turns
 from infctl_daemon.node.world import World
 from infctl_daemon.proc.choose import Chosen
 from infctl_daemon.proc.ports import Reserved
@@ -55,6 +56,7 @@ class Context:
     containers: Chosen = field(default_factory=lambda: Chosen(SessionDriver(), {}))
     ports: dict[str, int] = field(default_factory=dict)
     reserved: Reserved = field(default_factory=Reserved)
+    turns: Turns = field(default_factory=Turns)
     stalled: dict[str, bool] = field(default_factory=dict)
     read_api: str = ""  # the URL that others reach our read-only API by; "" while it does not listen
     _writes: set[asyncio.Task[None]] = field(default_factory=set)

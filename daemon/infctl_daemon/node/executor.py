@@ -158,11 +158,13 @@ class Executor:
 
     async def _spawn_launch(self, name: str) -> None:
         launch = self._current(name)
+        self._wait(hosts.waits_its_turn(self._context, launch))
         try:
             pid = await launches.start(self._context, launch, lambda one: self._exited(launch, one))
         except StartFailed as error:
             self._post(ev.SpawnFailed(name, error.message, _start_cause(error)))
             return
+        self._wait("")
         self._follow(launch)
         self._gather(launch, "loading")
         self._post(ev.Spawned(name, pid))
@@ -223,6 +225,8 @@ class Executor:
         launch = self._current(name)
         assert launch.engine is not None and launch.tree is not None and launch.model is not None
         while not launch.ending:
+            others = hosts.waiting(self._context, launch)
+            self._wait(f"waits for other hosts: {others}" if others else "")
             if await launch.engine.ready():
                 try:
                     version = await launch.engine.weight_version()
@@ -236,9 +240,8 @@ class Executor:
                 seen = roles.ranks(launch.titles)
                 if version and seen >= launch.spec.ranks_per_host:
                     hosts.say(self._context, launch, hosts.LOADED)
-                    others = hosts.waiting(self._context, launch)
-                    self._wait(f"waits for other hosts: {others}" if others else "")
-                    if not others:
+                    if not hosts.waiting(self._context, launch):
+                        self._wait("")
                         launch.tree.loading = False
                         await launches.record(self._context, launch)
                         self._post(ev.EngineLoaded(name, launch.spec.ranks))

@@ -154,14 +154,17 @@ class GroupLoop:
         self.publish_status()
 
     def publish_status(self) -> None:
-        """Put the owner's word on the group, if it says anything new."""
+        """Put the owner's word on the group, if it says anything new; nothing where another node owns it by now."""
+        world = self._context.world
+        if not world.listed or world.owners.get(self.name, self._context.node) != self._context.node:
+            return
         state, launch = self.state, self.executor.launch
         tree = launch.tree if launch and launch.name == state.launch else None
         processes = len(tree.living) if tree else 0
         reason, said, hint = _why(state)
         if stuck := self.executor.stuck:
             reason = STUCK
-        known = self._context.world.specs.get(self.name)
+        known = world.specs.get(self.name)
         status = GroupStatus(
             group=self.name,
             node=self._context.node,

@@ -89,6 +89,12 @@ def say(context: Context, launch: Launch, state: str, message: str = "") -> None
     )
 
 
+def waits_its_turn(context: Context, launch: Launch) -> str:
+    """What of the group has to leave this host before the launch begins here, as one sentence; "" when nothing."""
+    before = context.turns.before(launch.spec.name, launch.name)
+    return f"waits for {before} to leave node/{context.node}" if before else ""
+
+
 def withdraw(context: Context, group: str, launch: str) -> None:
     """Our part is gone."""
     context.rank_keys.withdraw(group, launch, context.node)

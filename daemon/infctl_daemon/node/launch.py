@@ -1,7 +1,8 @@
 """One launch on this host: preparing it, starting it, watching its processes, ending it.
 
-Kept true: nothing is started after the launch was ordered to end; its processes are on disk before anyone else
-learns of it; it is called gone only when none of its processes lives, and then nothing of it is left in /dev/shm.
+Kept true: nothing is started after the launch was ordered to end, or while another launch of the group is here; its
+processes are on disk before anyone else learns of it; it is called gone only when none of its processes lives, and then
+nothing of it is left in /dev/shm.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from infctl_daemon.proc.pidfd import Tree, Watched
 from infctl_daemon.proc.procfs import Ident
 from infctl_daemon.proc.state_file import GroupState, Process
 from infctl_daemon.runtime import crash
+
+TOO_LATE = "ended before it was started"
 
 
 def _new_key() -> str:
@@ -117,9 +120,11 @@ def tree_of(context: Context, launch: Launch, main: Ident, on_exit: Callable[[Wa
 async def start(context: Context, launch: Launch, on_exit: Callable[[Watched], None]) -> int:
     """Start the processes; returns the main one's pid. Raises StartFailed, also when the launch was ended meanwhile."""
     try:
+        if not await context.turns.enter(launch.spec.name, launch.name, lambda: launch.ending):
+            raise StartFailed(TOO_LATE)
         command = await prepare(context, launch)
         if launch.ending:
-            raise StartFailed("ended before it was started")
+            raise StartFailed(TOO_LATE)
         env = spawn.scrubbed_env(os.environ, command.env)
         launch.started = time.time()
         crash.point("spawn")
@@ -200,6 +205,7 @@ async def end(context: Context, launch: Launch, on_stuck: Callable[[str], None],
     evidence about processes that do not die of it.
     """
     launch.ending = True
+    context.turns.look(launch.spec.name)
     tree = launch.tree
     crash.point("kill")
     if tree is not None and not graceful:
@@ -218,6 +224,7 @@ async def end(context: Context, launch: Launch, on_stuck: Callable[[str], None],
         tree.close()
     if launch.key_path is not None:
         launch.key_path.unlink(missing_ok=True)
+    context.turns.leave(launch.spec.name, launch.name)
 
 
 async def _forget(context: Context, container: Container) -> Remains:
@@ -296,4 +303,5 @@ async def end_recorded(context: Context, group: str, on_stuck: Callable[[str], N
             node_rank=state.node_rank,
         ),
     )
+    context.turns.leave(group, state.launch)
     return remains

@@ -138,6 +138,8 @@ class MemberWork:
         except BaseException:
             launch.starting.set()
             raise
+        if why := hosts.waits_its_turn(context, launch):
+            hosts.say(context, launch, "waiting", why)
         try:
             pid = await launches.start(context, launch, lambda one: self._exited(launch, one))
         except StartFailed as error:
