@@ -36,7 +36,7 @@ from infctl.client.local.cluster import program
 from infctl.ports.store import Events
 from infctl.store.codec import decode, encode
 from infctl.store.keys import Keys
-from infctl.store.records import EndpointRecord, FaultNotice, GroupSpec, PoolSpec, Restart
+from infctl.store.records import EndpointRecord, FaultNotice, Generation, GroupSpec, PoolSpec, Restart
 
 NAME = "noded"
 MODEL = "m"
@@ -45,6 +45,7 @@ STREAMS, TOKENS = 200, 160
 ASKED: dict[str, dict[str, Any]] = {  # of the full size
     "idle": {"cpu_percent": "<= 1", "rss_mb": "<= 80"},
     "killed-rank": {"detect_ms": "p99 <= 20"},
+    "started-at-once": {"missed": 0},
     "daemon-killed": {"streams": STREAMS, "broken": 0},
     "rank-died-meanwhile": {"told_after_ms": "<= 1000"},
 }
@@ -98,6 +99,14 @@ class Host:
             await asyncio.sleep(0.2)
         raise TimeoutError(f"{len(found)} of {self.groups} groups are ready")
 
+    async def registered(self) -> dict[str, str]:
+        """The newest launch of every group, by group."""
+        found = {}
+        for group in (f"g{number}" for number in range(self.groups)):
+            if (kv := await self.store.get(self.keys.group_generation(group))) is not None:
+                found[group] = decode(Generation, kv.value).launch
+        return found
+
     async def notice(self, launch: str) -> tuple[FaultNotice, float]:
         async with asyncio.timeout(30):
             while launch not in self.faults:
@@ -117,12 +126,15 @@ class Host:
                     self.news.set()
 
     def ranks(self, launch: str) -> list[psutil.Process]:
-        found = []
+        return self.all_ranks().get(launch, [])
+
+    def all_ranks(self) -> dict[str, list[psutil.Process]]:
+        """By launch, whoever's it is."""
+        found: dict[str, list[psutil.Process]] = {}
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                title = " ".join(process.cmdline())
-                if "scheduler_TP" in title and process.environ().get("INFCTL_LAUNCH") == launch:
-                    found.append(process)
+                if "scheduler_TP" in " ".join(process.cmdline()):
+                    found.setdefault(process.environ().get("INFCTL_LAUNCH", ""), []).append(process)
         return found
 
 
@@ -133,6 +145,7 @@ async def run(args: list[str], *, quick: bool) -> dict[str, Any]:
         for key, work in (
             ("idle", idle(here, 10.0 if quick else 90.0)),
             ("killed-rank", killed_ranks(here, kills)),
+            ("started-at-once", started_at_once(here, 2 if quick else 5)),
             ("daemon-killed", daemon_killed(here, 40 if quick else STREAMS)),
             ("rank-died-meanwhile", died_meanwhile(here, 2 if quick else 5)),
         ):
@@ -236,6 +249,39 @@ async def killed_ranks(here: Host, count: int) -> dict[str, Any]:
         committed.append(seen - at)
         await here.ready(launch)
     return {"kills": count, "detect_ms": spread(detect), "committed_ms": spread(committed)}
+
+
+async def started_at_once(here: Host, rounds: int) -> dict[str, Any]:
+    """Every group dies at one moment, so that all start anew together; in each a rank dies as soon as it is there."""
+    deaths, missed, told = 0, 0, []
+    for _ in range(rounds):
+        before = {e.launch for e in (await here.ready()).values()}
+        ranks = here.all_ranks()
+        dead = {launch: kill_one(ranks[launch]) for launch in before}
+        again: dict[str, str] = {}  # by group: its launch that died as it started
+        patience = time.monotonic() + 60
+        while len(again) < here.groups and time.monotonic() < patience:
+            ranks, newest = here.all_ranks(), await here.registered()
+            for group, launch in newest.items():
+                if launch not in before and group not in again and launch in ranks:
+                    again[group] = launch
+                    dead[launch] = kill_one(ranks[launch])
+        deaths += 2 * here.groups  # a launch that was never seen to start counts as missed, too
+        missed += here.groups - len(again)
+        for launch, at in dead.items():
+            try:
+                told.append((await here.notice(launch))[0].at_ms - at)
+            except TimeoutError:
+                missed += 1
+    return {"ranks": here.groups * RANKS, "deaths": deaths, "missed": missed, "detect_ms": spread(told)}
+
+
+def kill_one(ranks: list[psutil.Process]) -> float:
+    """Returns the moment, in epoch milliseconds."""
+    at = time.time() * 1000.0
+    with suppress(psutil.NoSuchProcess):
+        random.choice(ranks).kill()
+    return at
 
 
 async def daemon_killed(here: Host, streams: int) -> dict[str, Any]:
