@@ -20,6 +20,7 @@ from infctl_daemon.node import launch as launches
 from infctl_daemon.node.launch import Launch
 from infctl_daemon.node.member_work import MemberWork
 from infctl_daemon.node.members import Members
+from infctl_daemon.node.turns import Turns
 from infctl_daemon.node.world import World
 from infctl_daemon.proc.state_file import GroupState, StateFile
 from infctl_daemon.runtime.log import get
@@ -270,7 +271,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     driver = SimpleNamespace(start=start, name_of=lambda launch: "")
     context: Any = SimpleNamespace(
         node="b", state=found.state, state_dir=tmp_path, run_dir=tmp_path, lease=lambda: 1,
-        containers=SimpleNamespace(driver=driver), log=get("test"), log_of=lambda *_: get("test"),
+        containers=SimpleNamespace(driver=driver), log=get("test"), turns=Turns(), log_of=lambda *_: get("test"),
     )  # fmt: skip
     read = msgspec.json.decode(plan(), type=LaunchPlan)
     found.work = MemberWork(context, "g", found.heard.append, lambda launch: read)
