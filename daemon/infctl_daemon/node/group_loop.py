@@ -154,9 +154,10 @@ class GroupLoop:
         self.publish_status()
 
     def publish_status(self) -> None:
-        """Put the owner's word on the group, if it says anything new; nothing where another node owns it by now."""
+        """Put the owner's word on the group, if it says anything new. A new owner says it once its daemon is there."""
         world = self._context.world
-        if not world.listed or world.owners.get(self.name, self._context.node) != self._context.node:
+        owner = world.owners.get(self.name, self._context.node)
+        if not world.listed or (owner != self._context.node and owner in world.nodes):
             return
         state, launch = self.state, self.executor.launch
         tree = launch.tree if launch and launch.name == state.launch else None

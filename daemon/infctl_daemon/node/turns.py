@@ -26,7 +26,10 @@ class Turns:
         self._there.setdefault(group, set()).add(launch)
 
     async def enter(self, group: str, launch: str, given_up: Callable[[], bool]) -> bool:
-        """Wait until no other one is there; False when it was given up meanwhile. Whoever gives up calls `look`."""
+        """Wait until no other one is there; False when it was given up meanwhile.
+
+        The load timer ends a launch that waits for too long. Whoever gives up calls `look`.
+        """
         while self.before(group, launch) and not given_up():
             await self._changed.setdefault(group, asyncio.Event()).wait()
         if given_up():
